@@ -1,0 +1,49 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+# ARGS goes to `advreg train`, PYTEST_ARGS to pytest: make train ARGS="--method arch", make test PYTEST_ARGS="-n 2".
+ARGS ?=
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test slow lint types check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv and install advreg with its development tools
+
+# Always with the constraints: a looser request would pull another torch, gigabytes of it.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setup: $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "setup: installing advreg[dev] at the versions in constraints.txt"
+	@$(BIN)/python -m pip install --quiet -e ".[dev]" -c constraints.txt
+	@touch $@
+	@echo "setup: done"
+
+train: setup ## train with the default settings (ARGS="…" for others)
+	$(BIN)/advreg train $(ARGS)
+
+test: setup ## run the tests that need neither patience nor a GPU
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+slow: setup ## run the slow tests
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: setup ## ruff, and the direction of the imports
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: setup ## mypy --strict over src
+	$(BIN)/mypy
+
+check: lint types test ## lint, types and test
+
+clean: ## remove the environment, caches and build products (runs/ stays)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
