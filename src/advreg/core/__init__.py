@@ -1,0 +1,1 @@
+"""Torch-only building blocks: perturbations, balls, the ascent, divergences, the refresh schedule."""

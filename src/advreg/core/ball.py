@@ -1,0 +1,118 @@
+"""The ball ‖δ‖ ≤ ε a perturbation lives in, and where an ascent starts inside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from advreg.core.perturbation import Perturbation, scatter_real
+
+Norm = Literal["l2", "linf"]
+Scope = Literal["sample", "token"]
+StartKind = Literal["uniform", "normal"]
+
+
+@dataclass(frozen=True)
+class Ball:
+    """{δ : ‖δ‖ ≤ ε}, separately for each stream, and for each sample or each token.
+
+    Args:
+        radius: ε. Zero gives the ball that holds nothing but δ = 0.
+        norm: ``"l2"`` or ``"linf"``.
+        scope: ``"sample"`` measures all real tokens of a sentence together, ``"token"`` each on its own.
+    """
+
+    radius: float
+    norm: Norm = "l2"
+    scope: Scope = "sample"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius >= 0):
+            raise ValueError(f"radius must be a finite number of 0 or more, got {self.radius}")
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("scope", self.scope, get_args(Scope))
+
+    def size(self, values: Tensor) -> Tensor:
+        """‖δ‖ per sample (B, 1, 1) or per token (B, T, 1). Padding must be zero, and then does not count."""
+        axes = (1, 2) if self.scope == "sample" else (2,)
+        if self.norm == "linf":
+            return values.abs().amax(axes, keepdim=True)
+        # Dividing by the largest entry first keeps tiny gradients from underflowing when they are squared.
+        peak = values.abs().amax(axes, keepdim=True)
+        safe = peak.clamp_min(torch.finfo(values.dtype).tiny)
+        return peak * (values / safe).square().sum(axes, keepdim=True).sqrt()
+
+    def unit(self, delta: Perturbation) -> Perturbation:
+        """δ / ‖δ‖; a zero stays zero."""
+        return delta.map(lambda values, _: values * inverse(self.size(values)))
+
+    def project(self, delta: Perturbation) -> Perturbation:
+        """The nearest point of the ball: shrink (l2) or clip (linf) what lies outside."""
+        if self.norm == "linf":
+            return delta.map(lambda values, _: values.clamp(-self.radius, self.radius))
+        return delta.map(lambda values, _: values * (self.radius * inverse(self.size(values))).clamp(max=1.0))
+
+    def rescale(self, delta: Perturbation) -> Perturbation:
+        """ε δ / ‖δ‖: onto the surface of the ball, from inside as well as from outside."""
+        return delta.map(lambda values, _: self.radius * (values * inverse(self.size(values))))
+
+    def contains(self, delta: Perturbation, tolerance: float = 1e-5) -> bool:
+        """Is every sample's (or token's) δ inside, up to rounding?"""
+        limit = self.radius * (1 + tolerance) + torch.finfo(torch.float32).tiny
+        return all(bool((self.size(values) <= limit).all()) for values in delta.values.values())
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the ascent sets out from.
+
+    Args:
+        kind: ``"uniform"`` draws each entry from U(−1, 1) and scales the result onto the ball's surface;
+            ``"normal"`` draws from N(0, scale²). Exactly zero is not offered: the divergence is flat there.
+        scale: standard deviation of ``"normal"``.
+    """
+
+    kind: StartKind = "uniform"
+    scale: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_choice("start", self.kind, get_args(StartKind))
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"start_scale must be a positive finite number, got {self.scale}")
+
+    def draw(self, zeros: Perturbation, ball: Ball) -> Perturbation:
+        """A random δ inside the ball, of the shape of ``zeros``; drawn per real token."""
+        if self.kind == "uniform":
+            return ball.rescale(zeros.map(uniform_noise))
+        return ball.project(zeros.map(lambda values, mask: normal_noise(values, mask, self.scale)))
+
+
+def uniform_noise(values: Tensor, mask: Tensor) -> Tensor:
+    """U(−1, 1) at every coordinate of every real token."""
+    rows = torch.rand(_real_tokens(mask), values.shape[-1], dtype=values.dtype, device=values.device)
+    return scatter_real(2 * rows - 1, mask)
+
+
+def normal_noise(values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """N(0, scale²) at every coordinate of every real token."""
+    rows = torch.randn(_real_tokens(mask), values.shape[-1], dtype=values.dtype, device=values.device)
+    return scatter_real(scale * rows, mask)
+
+
+def inverse(size: Tensor) -> Tensor:
+    """1 / size, and 0 where the size is 0: a zero vector has no direction."""
+    return torch.where(size > 0, 1 / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuse a value that is not one of the choices, naming both."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+
+
+def _real_tokens(mask: Tensor) -> int:
+    return int(mask.sum())

@@ -1,0 +1,112 @@
+"""Perturbations δ of token embeddings: one tensor per stream, zero wherever there is no real token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """Offsets δ to the token embeddings of a batch, stream by stream.
+
+    A model with one input has the stream ``"tokens"``; an encoder–decoder has ``"encoder"`` and ``"decoder"``.
+
+    Args:
+        values: per stream, the offsets, (B, T, D). Zero where the mask is false.
+        masks: per stream, true at real tokens, (B, T).
+    """
+
+    values: Mapping[str, Tensor]
+    masks: Mapping[str, Tensor]
+
+    @classmethod
+    def zeros(cls, masks: Mapping[str, Tensor], widths: Mapping[str, int], dtype: torch.dtype) -> Perturbation:
+        """δ = 0 of the shape the masks and the embedding widths give."""
+        values = {
+            stream: torch.zeros(*mask.shape, widths[stream], dtype=dtype, device=mask.device)
+            for stream, mask in masks.items()
+        }
+        return cls(values, masks)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(self.values)
+
+    @property
+    def batch_size(self) -> int:
+        return next(iter(self.masks.values())).shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.masks.values())).device
+
+    def map(self, function: Callable[[Tensor, Tensor], Tensor]) -> Perturbation:
+        """Apply ``function(values, mask)`` to each stream; whatever it leaves on padding is wiped."""
+        values = {
+            stream: blank_padding(function(value, self.masks[stream]), self.masks[stream])
+            for stream, value in self.values.items()
+        }
+        return Perturbation(values, self.masks)
+
+    def plus(self, other: Perturbation, factor: float = 1.0) -> Perturbation:
+        """δ + factor · other."""
+        values = {stream: value + factor * other.values[stream] for stream, value in self.values.items()}
+        return Perturbation(values, self.masks)
+
+    def leaf(self) -> Perturbation:
+        """A copy cut from its history that gradients can be taken with respect to."""
+        values = {stream: value.detach().clone().requires_grad_() for stream, value in self.values.items()}
+        return Perturbation(values, self.masks)
+
+    def collected(self) -> Perturbation:
+        """The gradients that backward passes have left on this leaf."""
+        gradients = {
+            stream: torch.zeros_like(value) if value.grad is None else value.grad
+            for stream, value in self.values.items()
+        }
+        return Perturbation(gradients, self.masks)
+
+    def detach(self) -> Perturbation:
+        return Perturbation({stream: value.detach() for stream, value in self.values.items()}, self.masks)
+
+    def above_zeros(self) -> Perturbation:
+        """The perturbation of a doubled batch: nothing for its first half, δ for its second."""
+        values = {stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()}
+        masks = {stream: torch.cat([mask, mask]) for stream, mask in self.masks.items()}
+        return Perturbation(values, masks)
+
+    def where(self, chosen: Tensor, other: Perturbation) -> Perturbation:
+        """This perturbation for the samples that are ``chosen`` (B,), the other one for the rest."""
+        values = {
+            stream: torch.where(chosen[:, None, None], value, other.values[stream])
+            for stream, value in self.values.items()
+        }
+        return Perturbation(values, self.masks)
+
+    def sentence_norm(self) -> Tensor:
+        """‖δ_i‖₂ over all streams and tokens of each sample, (B,)."""
+        squares = [value.detach().float().square().sum(dim=(1, 2)) for value in self.values.values()]
+        return torch.stack(squares).sum(0).sqrt()
+
+
+def blank_padding(values: Tensor, mask: Tensor) -> Tensor:
+    """Zero on padding whatever stood there, even inf or NaN (which a product with the mask would keep)."""
+    return values.masked_fill(~mask[..., None], 0.0)
+
+
+def scatter_real(rows: Tensor, mask: Tensor) -> Tensor:
+    """Lay one row per real token, in reading order, into a padded batch.
+
+    Drawing noise this way makes it follow the tokens: the padding side and the padded width change nothing.
+
+    Args:
+        rows: (number of real tokens, D).
+        mask: (B, T).
+    """
+    padded = torch.zeros(*mask.shape, rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    padded[mask] = rows
+    return padded

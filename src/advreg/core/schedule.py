@@ -1,0 +1,39 @@
+"""When something happens: the clock of a run, and the epochs in which a cache is refreshed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run stands.
+
+    Args:
+        epoch: passes over the data that are complete, from zero.
+        step: optimizer steps taken, from zero; the micro-batches of one accumulation group share it.
+        closes_group: does this micro-batch complete its accumulation group?
+    """
+
+    epoch: int
+    step: int
+    closes_group: bool = True
+
+
+@dataclass(frozen=True)
+class RefreshEvery:
+    """Epoch t refreshes when t % T_c == 0; with T_c = ``None`` only epoch 0 does.
+
+    Example:
+        >>> [t for t in range(40) if RefreshEvery(15).due(t)]
+        [0, 15, 30]
+    """
+
+    epochs: int | None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and (self.epochs < 1 or int(self.epochs) != self.epochs):
+            raise ValueError(f"refresh_every must be a whole number of 1 or more, or None (once), got {self.epochs}")
+
+    def due(self, epoch: int) -> bool:
+        return epoch == 0 if self.epochs is None else epoch % self.epochs == 0

@@ -1,0 +1,1 @@
+"""What is remembered between steps: cached perturbations, and who is whose neighbour."""

@@ -1,0 +1,29 @@
+"""What a method may know of the training set before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The training set seen once, sample by sample, in the order of its stable ids 0 … n−1.
+
+    Args:
+        lengths: per stream, the number of real tokens of each sample, (n,).
+        widths: per stream, the width D of the embeddings δ is added to.
+        vectors: per stream, the sentence vectors v_i = mean of the token embeddings of sample i, (n, d); the paper's
+            sentence-vector equation.
+        fingerprint: a hash of every token of every sample, to notice that the data changed.
+    """
+
+    lengths: Mapping[str, Tensor]
+    widths: Mapping[str, int]
+    vectors: Mapping[str, Tensor]
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return next(iter(self.lengths.values())).shape[0]
