@@ -1,0 +1,25 @@
+"""The methods: one paper, one file. Importing this package registers them all."""
+
+from advreg.methods.arch import Arch
+from advreg.methods.base import Method, OptionInfo, StepReport, Task, create, describe, registry
+from advreg.methods.freeat import FreeAT
+from advreg.methods.freelb import FreeLB
+from advreg.methods.r3f import R3F
+from advreg.methods.smart import Smart
+from advreg.methods.standard import Standard
+
+__all__ = [
+    "R3F",
+    "Arch",
+    "FreeAT",
+    "FreeLB",
+    "Method",
+    "OptionInfo",
+    "Smart",
+    "Standard",
+    "StepReport",
+    "Task",
+    "create",
+    "describe",
+    "registry",
+]

@@ -1,0 +1,228 @@
+"""What a method is, and all that it may know of the model it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+
+import torch
+from torch import Tensor
+
+from advreg.core.divergence import Divergence
+from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock
+from advreg.memory.corpus import Corpus
+from advreg.methods.coerce import coerce
+
+Batch = Mapping[str, Any]
+Backward = Callable[[Tensor], None]
+Update = Callable[[], None]
+Dropout = Literal["fresh", "shared", "off"]
+
+
+class Task(Protocol):
+    """All that a method may know of a model: its predictions on a batch, clean or perturbed, and their loss."""
+
+    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        """f(x + δ) by the pass that is trained through. Under data parallelism: one such pass per backward."""
+
+    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        """f(x + δ) on the bare model, for the ascent and for clean targets; nothing is synchronised."""
+
+    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise."""
+
+    def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
+        """f(x) with other values of the trained parameters, without gradient."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The task loss, divided by :meth:`items`."""
+
+    def items(self, batch: Batch) -> Tensor:
+        """The denominator of the task loss: samples, or target tokens, of the whole accumulation group."""
+
+    def divergence(
+        self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
+    ) -> Tensor:
+        """ℓ_v summed (not averaged) over the predicted items of the batch; padding excluded."""
+
+    def zeros(self, batch: Batch) -> Perturbation:
+        """δ = 0 for this batch."""
+
+    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
+        """∇_δ objective, safe in mixed precision; parameters' gradients are left alone."""
+
+    def sample_ids(self, batch: Batch) -> Tensor:
+        """Stable dataset ids of the batch, (B,)."""
+
+    def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
+        """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trained parameters by name."""
+
+    def head(self) -> torch.nn.Linear:
+        """The last linear layer of the prediction head."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did, for the log.
+
+    Args:
+        loss: what was minimised, detached.
+        task_loss: the task's part of it.
+        penalty: the regulariser, before its weight.
+        measures: anything else worth plotting: ‖δ‖, staleness of the cache, …
+    """
+
+    loss: Tensor
+    task_loss: Tensor
+    penalty: Tensor | None = None
+    measures: Mapping[str, Tensor | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """What a method remembers: tensors, and facts (text) that must agree when it is loaded again."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes over the model per step, averaged over a refresh cycle, in units of one pass over the batch."""
+
+    forward: float
+    backward: float
+
+
+@dataclass
+class Method(ABC):
+    """One way to train on a batch. A method's dataclass fields are its options."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    cost: ClassVar[str] = ""  # passes per step as a formula
+    needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
+    updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
+
+    def prepare(self, corpus: Corpus, seed: int, device: torch.device) -> None:  # noqa: B027 - optional
+        """Look at the training set once, before the first step."""
+
+    @abstractmethod
+    def step(
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward = torch.Tensor.backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        """Add this batch's gradients to the parameters.
+
+        Args:
+            task: the model.
+            batch: what the data loader gave.
+            clock: epoch and step.
+            backward: how to propagate a loss; ``torch.Tensor.backward`` in a plain loop.
+            update: takes an optimizer step and clears the gradients; only FreeAT uses it.
+        """
+
+    def updated(self, task: Task) -> None:  # noqa: B027 - optional
+        """To be called after each optimizer step by methods that follow the weights (SMART's average, R4F)."""
+
+    @abstractmethod
+    def passes(self) -> Passes:
+        """Forward and backward passes per step that these settings cost."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes the method keeps between steps."""
+        return 0
+
+    def state(self) -> MethodState:
+        """What must be in a checkpoint for the next step to be exactly the same."""
+        return MethodState()
+
+    def load_state(self, state: MethodState) -> None:  # noqa: B027 - optional
+        """Take a saved state over; refuse one that does not belong to this run."""
+
+    def options(self) -> dict[str, Any]:
+        """The settings by name."""
+        return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
+
+
+def option(default: Any, help: str) -> Any:
+    """A method's option: a dataclass field with its help text."""
+    return field(default=default, metadata={"help": help})
+
+
+registry: dict[str, type[Method]] = {}
+M = TypeVar("M", bound=type[Method])
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Make a method known by name to the command line and to :func:`create`."""
+
+    def add(method: M) -> M:
+        method.name = name
+        registry[name] = method
+        return method
+
+    return add
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """One option as users meet it: name, type, default, help."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+
+
+def describe(name: str) -> list[OptionInfo]:
+    """The options of a method, for flags, config keys and the table of ``advreg methods``."""
+    method = _lookup(name)
+    hints = get_type_hints(method)
+    return [
+        OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
+        for field in dataclasses.fields(method)
+        if field.init
+    ]
+
+
+def create(name: str, **options: Any) -> Method:
+    """A method by name.
+
+    Example:
+        >>> create("arch", cache_fraction=0.1).options()["cache_fraction"]
+        0.1
+    """
+    known = {option.name: option.type for option in describe(name)}
+    for given in options:
+        if given not in known:
+            raise ValueError(
+                f"method '{name}' has no option '{given}'{suggest(given, known)}; it has {', '.join(known) or 'none'}"
+            )
+    return _lookup(name)(**{given: coerce(given, value, known[given]) for given, value in options.items()})
+
+
+def _lookup(name: str) -> type[Method]:
+    if name not in registry:
+        raise ValueError(f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}")
+    return registry[name]
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, or nothing."""
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,96 @@
+"""Options that several methods share, each group with the one thing it does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import get_args
+
+from torch import Tensor
+
+from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
+from advreg.core.ball import Ball, Norm, Scope, Start, StartKind, check_choice
+from advreg.core.divergence import Divergence
+from advreg.core.perturbation import Perturbation
+from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
+
+
+@dataclass
+class PenaltyOptions:
+    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
+
+    weight: float = option(1.0, "λ, weight of the penalty")
+    divergence: Divergence = option("kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions")
+    detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
+    dropout: Dropout = option("fresh", "dropout masks of the passes of a step: fresh, shared or off")
+
+    def __post_init__(self) -> None:
+        check_weight("weight", self.weight)
+        check_choice("divergence", self.divergence, get_args(Divergence))
+        check_choice("dropout", self.dropout, get_args(Dropout))
+
+    def descend(
+        self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor, delta: Perturbation, backward: Backward
+    ) -> StepReport:
+        """Backward through L + λ ℓ_v."""
+        task_loss = task.loss(clean, batch)
+        penalty = self.penalty(task, batch, clean, perturbed)
+        loss = task_loss + self.weight * penalty
+        backward(loss)
+        measures = {"delta_norm": delta.sentence_norm().mean()}
+        return StepReport(loss.detach(), task_loss.detach(), penalty.detach(), measures)
+
+    def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
+        """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""
+        total = task.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
+        return total / task.items(batch)
+
+
+@dataclass
+class AscentOptions(PenaltyOptions):
+    """The inner maximisation max_{‖δ‖ ≤ ε} ℓ_v(x, δ, θ)."""
+
+    radius: float = option(0.1, "ε, radius of the ball the perturbation stays in")
+    norm: Norm = option("l2", "norm of the ball: l2 or linf")
+    scope: Scope = option("sample", "what the ball measures: the sample (all its tokens together) or each token")
+    ascent_steps: int = option(3, "S, gradient-ascent steps")
+    step_size: float = option(0.1, "η, size of an ascent step")
+    step_rule: StepRule = option("normalised", "step along g/‖g‖ (normalised), g (gradient) or its sign")
+    step_end: EndRule = option("project", "after a step: project into the ball, or rescale onto its surface")
+    start: StartKind = option("uniform", "start of the ascent: uniform on the ball's surface, or normal")
+    start_scale: float = option(1e-5, "standard deviation of a normal start")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ball, self.ascent, self.origin  # built once to refuse bad values here and not in training  # noqa: B018
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(self.radius, self.norm, self.scope)
+
+    @property
+    def ascent(self) -> Ascent:
+        return Ascent(self.ascent_steps, self.step_size, self.step_rule, self.step_end)
+
+    @property
+    def origin(self) -> Start:
+        return Start(self.start, self.start_scale)
+
+    def worst_case(self, task: Task, batch: Batch, clean: Tensor) -> Perturbation:
+        """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start.
+
+        The clean prediction is a constant here: only δ moves.
+        """
+        target = clean.detach()
+
+        def objective(delta: Perturbation) -> Tensor:
+            return task.divergence(target, task.peek(batch, delta), batch, self.divergence)
+
+        start = self.origin.draw(task.zeros(batch), self.ball)
+        return ascend(objective, start, self.ascent, self.ball, task.gradient)
+
+
+def check_weight(name: str, value: float) -> None:
+    """A weight is a finite number of zero or more."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")

@@ -1,0 +1,34 @@
+"""Standard training: the task loss alone, the line every other method is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from advreg.core.schedule import Clock
+from advreg.methods.base import Backward, Batch, Method, Passes, StepReport, Task, Update, register
+
+
+@register("standard")
+@dataclass
+class Standard(Method):
+    """min_θ L(θ): no perturbation at all."""
+
+    paper = "–"
+    cost = "1 forward, 1 backward"
+
+    def step(
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward = torch.Tensor.backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        loss = task.loss(task.logits(batch), batch)
+        backward(loss)
+        return StepReport(loss.detach(), loss.detach())
+
+    def passes(self) -> Passes:
+        return Passes(1, 1)
