@@ -1,0 +1,64 @@
+"""advreg: adversarial regularisation for language models, at close to the price of plain training.
+
+Public names are loaded when they are first used, so that ``import advreg`` costs little more than ``import torch``
+and transformers is imported only by those who need it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from advreg.core.schedule import Clock
+    from advreg.hf.data import IdCollator, Identified
+    from advreg.hf.survey import survey
+    from advreg.hf.task import ModelTask
+    from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
+    from advreg.methods import R3F, Arch, FreeAT, FreeLB, Smart, Standard, create
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdversarialSeq2SeqTrainer": "advreg.hf.trainer",
+    "AdversarialTrainer": "advreg.hf.trainer",
+    "Arch": "advreg.methods",
+    "Clock": "advreg.core.schedule",
+    "FreeAT": "advreg.methods",
+    "FreeLB": "advreg.methods",
+    "IdCollator": "advreg.hf.data",
+    "Identified": "advreg.hf.data",
+    "ModelTask": "advreg.hf.task",
+    "R3F": "advreg.methods",
+    "Smart": "advreg.methods",
+    "Standard": "advreg.methods",
+    "create": "advreg.methods",
+    "survey": "advreg.hf.survey",
+}
+
+__all__ = [
+    "R3F",
+    "AdversarialSeq2SeqTrainer",
+    "AdversarialTrainer",
+    "Arch",
+    "Clock",
+    "FreeAT",
+    "FreeLB",
+    "IdCollator",
+    "Identified",
+    "ModelTask",
+    "Smart",
+    "Standard",
+    "create",
+    "survey",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'advreg' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""The only layer that imports transformers: trainer, collators, tokenizers, and where δ enters a model."""

@@ -1,0 +1,28 @@
+"""``TrainingArguments`` from plain values, refusing names that do not exist."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from advreg.methods.base import suggest
+
+_PRECISIONS: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
+
+
+def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) -> TrainingArguments:
+    """Arguments of a run in ``folder``; ``fields`` are any of TrainingArguments' own."""
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its documentation")
+    if precision not in _PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
+    try:
+        return TrainingArguments(output_dir=str(folder), **{**_PRECISIONS[precision], **fields})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"TrainingArguments refuses {dict(fields)}: {error}") from error

@@ -1,0 +1,95 @@
+"""Counting passes from outside: a task that counts, around a task that does not know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advreg.core.perturbation import Perturbation
+from advreg.hf.task import ModelTask
+from advreg.methods.base import Backward, Batch
+
+
+@dataclass
+class PassCount:
+    """Passes over one batch: a fused pass over the doubled batch counts as two forwards; gradients with respect to δ
+    alone count as backwards too."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    steps: int = 0
+
+    def per_step(self) -> dict[str, float]:
+        steps = max(self.steps, 1)
+        return {"forward": self.forward / steps, "backward": self.backward / steps}
+
+
+@dataclass
+class Timer:
+    """Seconds spent in optimizer steps, evaluation and saving left out."""
+
+    seconds: float = 0.0
+    updates: int = 0
+
+    def start(self) -> None:
+        synchronise()
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        synchronise()
+        self.seconds += time.perf_counter() - self._started
+        self.updates += 1
+
+    def per_step(self) -> float:
+        return self.seconds / max(self.updates, 1)
+
+
+class CountingTask:
+    """Behaves as the task it wraps and counts its passes."""
+
+    def __init__(self, task: ModelTask, count: PassCount) -> None:
+        self._task = task
+        self._count = count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        self._count.forward += 1
+        return self._task.logits(batch, delta)
+
+    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        self._count.forward += 1
+        return self._task.peek(batch, delta)
+
+    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+        self._count.forward += 2
+        return self._task.pair(batch, delta, fuse)
+
+    def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
+        self._count.forward += 1
+        return self._task.averaged(batch, parameters)
+
+    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
+        self._count.backward += 1
+        return self._task.gradient(objective, delta)
+
+    def counted(self, backward: Backward) -> Backward:
+        """``backward``, counted."""
+
+        def propagate(loss: Tensor) -> None:
+            self._count.backward += 1
+            backward(loss)
+
+        return propagate
+
+
+def synchronise() -> None:
+    """Wait for the GPU, where there is one, so that a clock reads what was computed and not what was queued."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,135 @@
+"""Stable sample ids: how they get from the dataset into the batch, and what is checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from advreg.hf.injection import bare
+from advreg.hf.task import IGNORED, SAMPLE_ID
+
+Features = list[dict[str, Any]]
+
+
+class Sized(Protocol):
+    """A map-style dataset: a length and items by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Identified(Dataset[dict[str, Any]]):
+    """A dataset whose items carry their index as ``sample_id``.
+
+    Example:
+        >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}])[1]
+        {'input_ids': [7], 'sample_id': 1}
+    """
+
+    def __init__(self, samples: Sized) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = dict(self.samples[index])
+        if SAMPLE_ID in item:
+            raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
+        return {**item, SAMPLE_ID: index}
+
+
+@dataclass
+class IdCollator:
+    """Collate with the user's collator, carry ``sample_id`` around it, and check what the model cannot take.
+
+    Args:
+        collator: the collator to wrap; it never sees the ids.
+        limits: what the model can take; see :class:`Limits`.
+    """
+
+    collator: Callable[[Features], Mapping[str, Any]]
+    limits: Limits | None = None
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        rows = [dict(feature) for feature in features]
+        ids = [row.pop(SAMPLE_ID, None) for row in rows]
+        batch = dict(self.collator(rows))
+        if any(found is not None for found in ids):
+            batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)
+        if self.limits is not None:
+            self.limits.check(batch)
+        return batch
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model can take: labels below ``classes``, at most ``positions`` tokens; ``None`` is no limit."""
+
+    classes: int | None
+    positions: int | None
+
+    @classmethod
+    def of(cls, model: Any) -> Limits:
+        core = bare(model)
+        return cls(_classes(core), _positions(core))
+
+    def check(self, batch: Mapping[str, Any]) -> None:
+        """Refuse a batch the model has no class or no position for, naming the sample."""
+        labels = batch.get("labels")
+        if self.classes is not None and isinstance(labels, Tensor) and not labels.is_floating_point():
+            wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= self.classes)
+            if bool(wrong.any()):
+                row = int(wrong.flatten(1).any(1).nonzero()[0]) if labels.dim() > 1 else int(wrong.nonzero()[0])
+                raise ValueError(
+                    f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has {self.classes} "
+                    f"classes (0–{self.classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend "
+                    "the labels"
+                )
+        tokens = batch.get("input_ids")
+        if self.positions is not None and isinstance(tokens, Tensor) and tokens.shape[1] > self.positions:
+            mask = batch.get("attention_mask", torch.ones_like(tokens))
+            row = int(mask.sum(1).argmax())
+            raise ValueError(
+                f"{_sample(batch, row)} has {int(mask[row].sum())} tokens (padded to {tokens.shape[1]}), but the model "
+                f"takes at most {self.positions}; tokenize with truncation=True, max_length={self.positions}"
+            )
+
+
+def _sample(batch: Mapping[str, Any], row: int) -> str:
+    return f"sample id {int(batch[SAMPLE_ID][row])}" if SAMPLE_ID in batch else f"sample {row} of a batch"
+
+
+def _classes(core: Any) -> int | None:
+    """Number of classes of a classification head; ``None`` for regression and several labels at once."""
+    if "Classification" in type(core).__name__ and getattr(core.config, "problem_type", None) in (
+        None,
+        "single_label_classification",
+    ):
+        return int(core.config.num_labels) if core.config.num_labels > 1 else None
+    return None
+
+
+def _positions(core: Any) -> int | None:
+    """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding index)."""
+    for name, module in core.named_modules():
+        if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITION_TABLES:
+            lost = 0 if module.padding_idx is None else module.padding_idx + 1
+            offset = int(getattr(module, "offset", 0))
+            return module.num_embeddings - max(lost, offset)
+    return None
+
+
+_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
+
+
+def in_batches(dataset: Sized, collator: Callable[[Features], Any], size: int) -> Iterator[dict[str, Any]]:
+    """The dataset in order, collated."""
+    for first in range(0, len(dataset), size):
+        yield collator([dataset[index] for index in range(first, min(first + size, len(dataset)))])

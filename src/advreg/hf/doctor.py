@@ -1,0 +1,164 @@
+"""Is it really on? One batch that proves, stream by stream, that δ arrives and does what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advreg.core.ball import Ball, uniform_noise
+from advreg.core.perturbation import Perturbation
+from advreg.hf.injection import InjectionError, bare, surviving_share
+from advreg.hf.task import IGNORED, CheckpointingError, ModelTask
+from advreg.methods.base import Batch
+
+_SURVIVES = 0.5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was looked at, whether it passed, what was seen, and what to do if it failed."""
+
+    stream: str
+    check: str
+    passed: bool
+    seen: str
+    remedy: str = ""
+
+
+def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius: float = 0.1) -> list[Finding]:
+    """Examine a model with one batch.
+
+    Args:
+        model: any Hugging Face model, bare or wrapped by PEFT.
+        batch: a batch of it; by default random tokens of unequal lengths.
+        site: where δ is to be added.
+        radius: l2 size, per sentence, of the δ that is tried.
+    """
+    try:
+        task = ModelTask(model, site=site)
+    except CheckpointingError as error:
+        return [Finding("model", "gradient checkpointing", False, "reentrant", str(error))]
+    except InjectionError as error:
+        return [Finding("model", "site", False, f"'{site}' cannot be hooked", str(error))]
+    batch = batch if batch is not None else random_batch(model)
+    try:
+        embeddings = task.look(batch)
+    except InjectionError as error:
+        return [Finding("model", "hook fires", False, "not once per pass", str(error))]
+    return list(_findings(task, batch, embeddings, Ball(radius)))
+
+
+def _findings(task: ModelTask, batch: Batch, embeddings: dict[str, Tensor], ball: Ball) -> Iterator[Finding]:
+    zeros = task.zeros(batch)
+    noise = ball.rescale(zeros.map(uniform_noise))
+    for stream, embedding in embeddings.items():
+        module = type(task.injection.sites[stream]).__name__
+        yield Finding(stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}")
+    with torch.no_grad(), task.evaluating():
+        clean = task.peek(batch)
+        yield _zero_changes_nothing(clean, task.peek(batch, zeros))
+        for stream in embeddings:
+            yield _noise_changes_output(clean, task.peek(batch, only(stream, noise, zeros)), stream)
+        yield _fused_equals_two(task, batch, clean, noise)
+    for stream, gradient in _gradients(task, batch, noise).items():
+        yield _gradient_is_usable(gradient, stream)
+    for stream, embedding in embeddings.items():
+        yield _above_resolution(embedding, noise.values[stream], stream)
+
+
+def _zero_changes_nothing(clean: Tensor, zeroed: Tensor) -> Finding:
+    gap = float((clean - zeroed).abs().max())
+    remedy = "the model's output depends on more than the batch (noise outside dropout?); average over the batch first"
+    return Finding("model", "δ = 0 equals the clean pass", gap == 0, f"largest difference {gap:.1e}", remedy)
+
+
+def _noise_changes_output(clean: Tensor, moved: Tensor, stream: str) -> Finding:
+    gap = float((clean - moved).abs().max())
+    remedy = "δ arrives at a module whose output is not used, or is too small; choose another site or a larger radius"
+    return Finding(stream, "δ ≠ 0 changes the output", gap > 0, f"largest difference {gap:.1e}", remedy)
+
+
+def _fused_equals_two(task: ModelTask, batch: Batch, clean: Tensor, noise: Perturbation) -> Finding:
+    try:
+        first, second = task.pair(batch, noise)
+    except ValueError as error:
+        return Finding("model", "fused pass equals two passes", False, "batch statistics", str(error))
+    separate = task.peek(batch, noise)
+    gap = float(torch.maximum((first - clean).abs().max(), (second - separate).abs().max()))
+    scale = float(clean.abs().max().clamp_min(1.0))
+    limit = 100 * torch.finfo(clean.dtype).eps * scale
+    remedy = "samples of a batch influence each other; use fuse=False"
+    return Finding("model", "fused pass equals two passes", gap <= limit, f"largest difference {gap:.1e}", remedy)
+
+
+def _gradients(task: ModelTask, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
+    """∇_δ of the divergence at δ = noise, in training mode, as an ascent takes it."""
+    point = noise.leaf()
+    target = task.peek(batch).detach()
+    objective = task.divergence(target, task.peek(batch, point), batch, "symmetric_kl")
+    return dict(task.gradient(objective, point).values)
+
+
+def _gradient_is_usable(gradient: Tensor, stream: str) -> Finding:
+    finite, largest = bool(torch.isfinite(gradient).all()), float(gradient.abs().max())
+    remedy = (
+        "train in bf16 or float32" if not finite else "the stream does not influence the output; choose another site"
+    )
+    return Finding(stream, "∇_δ is finite and not zero", finite and largest > 0, f"largest entry {largest:.1e}", remedy)
+
+
+def _above_resolution(embedding: Tensor, noise: Tensor, stream: str) -> Finding:
+    share = surviving_share(embedding, noise.to(embedding.device))
+    remedy = (
+        f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and use autocast (bf16)"
+    )
+    return Finding(
+        stream, "δ is above the dtype's resolution", share >= _SURVIVES, f"{share:.0%} of its entries survive", remedy
+    )
+
+
+def only(stream: str, delta: Perturbation, zeros: Perturbation) -> Perturbation:
+    """δ in one stream, nothing in the others."""
+    return Perturbation({name: (delta if name == stream else zeros).values[name] for name in delta.values}, delta.masks)
+
+
+def random_batch(model: Any, seed: int = 0) -> dict[str, Tensor]:
+    """Four right-padded sentences of random tokens, with labels that fit the head."""
+    core = bare(model)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([9, 7, 5, 8])
+    mask = torch.arange(9)[None, :] < lengths[:, None]
+    pad = _padding(core)
+    tokens = _draw_tokens(core, mask.shape, generator).masked_fill(~mask, pad)
+    batch = {"input_ids": tokens, "attention_mask": mask.long(), "labels": _labels(core, mask, generator)}
+    return {name: value.to(core.device) for name, value in batch.items()}
+
+
+def _padding(core: Any) -> int:
+    pad = getattr(core.config, "pad_token_id", None)
+    return 0 if pad is None else int(pad)
+
+
+def _draw_tokens(core: Any, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Random ids that are not special tokens."""
+    size = int(core.config.get_text_config().vocab_size)
+    special = {value for name, value in core.config.to_dict().items() if name.endswith("_token_id")}
+    usable = torch.tensor([token for token in range(size) if token not in special])
+    return usable[torch.randint(len(usable), tuple(shape), generator=generator)]
+
+
+def _labels(core: Any, mask: Tensor, generator: torch.Generator) -> Tensor:
+    if getattr(core.config, "is_encoder_decoder", False) and "Classification" not in type(core).__name__:
+        return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
+    if core.can_generate():
+        return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
+    count, rows = int(core.config.num_labels), mask.shape[0]
+    if "TokenClassification" in type(core).__name__:
+        return torch.randint(count, tuple(mask.shape), generator=generator).masked_fill(~mask, IGNORED)
+    if count == 1:
+        return torch.rand(rows, generator=generator)
+    return torch.randint(count, (rows,), generator=generator)

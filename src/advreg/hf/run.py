@@ -1,0 +1,126 @@
+"""One training run of a classifier or regressor, from samples to scores; resumable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from advreg.hf.arguments import training_arguments
+from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.trainer import AdversarialTrainer
+from advreg.methods.base import Method
+
+logger = logging.getLogger(__name__)
+
+Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
+OnStep = Callable[[int, int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train on what, and how.
+
+    Args:
+        model: a model with its head.
+        tokenizer: saved beside the model, and pads the batches.
+        train, dev: samples, each a mapping of token ids and ``labels``.
+        metrics: scores from predictions and labels.
+        method: how to train on a batch.
+        folder: where checkpoints and the final model go.
+        precision: fp32, bf16 or fp16.
+        site: where δ is added.
+        fields: fields of ``TrainingArguments``.
+    """
+
+    model: Any
+    tokenizer: Any
+    collator: Any
+    train: list[dict[str, Any]]
+    dev: list[dict[str, Any]]
+    metrics: Metrics
+    method: Method
+    folder: Path
+    precision: str = "fp32"
+    site: str = "tokens"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run."""
+
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    seconds_per_step: float
+    steps: int
+    passes: dict[str, float]
+    memory_bytes: int
+    resumed_from: int | None
+
+
+def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
+    """Train, evaluate, and save the model to ``job.folder / "model"``.
+
+    With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends exactly as if it had
+    never stopped.
+    """
+    trainer = AdversarialTrainer(
+        model=job.model,
+        args=training_arguments(job.folder, job.precision, job.fields),
+        train_dataset=job.train,
+        eval_dataset=job.dev,
+        data_collator=job.collator,
+        processing_class=job.tokenizer,
+        compute_metrics=lambda prediction: job.metrics(prediction.predictions, prediction.label_ids),
+        method=job.method,
+        site=job.site,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if on_step is not None:
+        trainer.add_callback(_Progress(on_step))
+    checkpoint = last_whole_checkpoint(job.folder) if resume else None
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    scores = trainer.evaluate()
+    trainer.save_model(str(job.folder / "model"))
+    return Result(
+        metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
+        history=[dict(line) for line in trainer.state.log_history],
+        seconds_per_step=trainer.timer.per_step(),
+        steps=trainer.state.global_step,
+        passes=trainer.passes.per_step(),
+        memory_bytes=job.method.memory_bytes,
+        resumed_from=None if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-")),
+    )
+
+
+class _Progress(TrainerCallback):
+    """Hands every step and its last log to a function."""
+
+    def __init__(self, on_step: OnStep) -> None:
+        self.on_step = on_step
+        self.last: dict[str, float] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.last |= {name: value for name, value in (logs or {}).items() if isinstance(value, float | int)}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_step(state.global_step, state.max_steps, self.last)
+
+
+def _is_score(name: str, value: Any) -> bool:
+    speed = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
+    return isinstance(value, float | int) and name not in speed
+
+
+def device_name() -> str:
+    """The accelerator in use, or the word cpu."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

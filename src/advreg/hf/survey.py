@@ -1,0 +1,98 @@
+"""Seeing the training set once before training: lengths, sentence vectors, and a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from advreg.hf.data import Features, Sized, in_batches
+from advreg.hf.injection import bare, find_sites
+from advreg.hf.task import ModelTask
+from advreg.memory.corpus import Corpus
+
+_SAMPLES_AT_ONCE = 256
+
+
+def survey(
+    task: ModelTask,
+    dataset: Sized,
+    collator: Callable[[Features], Any],
+    advance: Callable[[int], None] | None = None,
+) -> Corpus:
+    """Pass over the data set in the order of its ids.
+
+    Args:
+        task: the model whose token embeddings the sentence vectors are made of.
+        dataset: the training samples; sample i has id i.
+        collator: makes a batch of them, as in training.
+        advance: called with the number of samples done, for a progress bar.
+    """
+    if len(dataset) == 0:
+        raise ValueError("the training set must have at least one sample, got none")
+    tables = {stream: table_of(module) for stream, module in find_sites(task.model, "tokens").items()}
+    lengths: dict[str, list[Tensor]] = {stream: [] for stream in tables}
+    vectors: dict[str, list[Tensor]] = {stream: [] for stream in tables}
+    digest = hashlib.sha256()
+    widths: dict[str, int] = {}
+    with untouched_randomness():
+        for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE):
+            widths = widths or task.widths(to_device(batch, bare(task.model).device))
+            for stream, (ids, mask) in task.tokens(batch).items():
+                lengths[stream].append(mask.sum(1))
+                vectors[stream].append(sentence_vectors(ids, mask, tables[stream]).cpu())
+                digest.update(real_tokens(ids, mask))
+            if advance is not None:
+                advance(len(batch["input_ids"]))
+    return Corpus(
+        {stream: torch.cat(parts).cpu() for stream, parts in lengths.items()},
+        dict(widths),
+        {stream: torch.cat(parts) for stream, parts in vectors.items()},
+        digest.hexdigest(),
+    )
+
+
+def sentence_vectors(ids: Tensor, mask: Tensor, table: Tensor) -> Tensor:
+    """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, padding left out; (B, d)."""
+    ids, mask = ids.to(table.device), mask.to(table.device)
+    weights = mask.float() / mask.sum(1, keepdim=True).clamp_min(1)
+    return torch.einsum("bt,btd->bd", weights, table[ids].float())
+
+
+def real_tokens(ids: Tensor, mask: Tensor) -> bytes:
+    """Every sample's length and tokens as bytes, whatever the padding."""
+    packed = torch.cat([mask.sum(1), ids[mask]]).to("cpu", torch.int64)
+    return packed.numpy().tobytes()
+
+
+def table_of(embedding: Any) -> Tensor:
+    """The matrix W of a token-embedding module, also when PEFT wraps it."""
+    module = getattr(embedding, "base_layer", embedding)
+    weight: Tensor = module.weight
+    return weight.detach()
+
+
+def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """A fixed random state inside (a masking collator then masks the same words each time), the old one after."""
+    python, numpy = random.getstate(), np.random.get_state()
+    gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    with torch.random.fork_rng(gpus):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -1,0 +1,377 @@
+"""A Hugging Face model as a :class:`~advreg.methods.base.Task`: predictions, losses and gradients of a batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from advreg.core.ascent import input_gradient
+from advreg.core.divergence import Divergence, Prediction, divergence, widen
+from advreg.core.perturbation import Perturbation
+from advreg.hf.injection import Injection, bare
+from advreg.methods.base import Batch, Dropout
+
+SAMPLE_ID = "sample_id"
+ITEMS = "num_items_in_batch"
+IGNORED = -100
+
+_NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS)
+_FIRST_INNER_SCALE = 2.0**16
+
+LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
+
+
+class CheckpointingError(RuntimeError):
+    """Reentrant gradient checkpointing cannot be differentiated with respect to δ."""
+
+
+class ModelTask:
+    """Any Hugging Face model with a classification, regression, sequence-to-sequence or language-modelling head.
+
+    Args:
+        model: the model, bare or wrapped by PEFT.
+        site: where δ is added; see :func:`advreg.hf.injection.find_sites`.
+        label_smoothing: of the task's cross-entropy.
+        loss_function: replaces the task loss; called with logits, batch and the denominator.
+        half: is the model run in float16, so that the inner objective must be scaled against underflow?
+        context: entered around every pass, for autocast.
+
+    A batch is the mapping a data loader yields: the model's inputs with ``labels``; ``sample_id`` for methods that
+    remember samples; ``num_items_in_batch`` if the loss is to be divided by more than this batch's own items.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        site: str = "tokens",
+        label_smoothing: float = 0.0,
+        loss_function: LossFunction | None = None,
+        half: bool = False,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.model = model
+        self.wrapped: nn.Module = model
+        self.injection = Injection(model, site)
+        self.label_smoothing = label_smoothing
+        self.loss_function = loss_function
+        self.context = context
+        self._core = bare(model)
+        self._accepted = set(inspect.signature(self._core.forward).parameters)
+        self._widths: dict[str, int] = {}
+        self.half = half
+        self._inner_scale = _FIRST_INNER_SCALE
+        self._random_state: list[Tensor] | None = None
+        require_non_reentrant(model)
+
+    # ---- predictions
+
+    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._forward(self.wrapped, self._inputs(batch), delta)
+
+    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._forward(self.model, self._inputs(batch), delta)
+
+    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+        if not fuse:
+            # Only the second pass goes through the wrapper: DDP wants one wrapped forward per backward.
+            return self.peek(batch), self.logits(batch, delta)
+        self._refuse_batch_statistics()
+        both = self._forward(self.wrapped, twice(self._inputs(batch)), delta.above_zeros())
+        clean, perturbed = both.chunk(2)
+        return clean, perturbed
+
+    def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            self._reset_masks()
+            with self.context():
+                output = torch.func.functional_call(self.model, dict(parameters), (), dict(self._inputs(batch)))
+        return prediction_of(output)
+
+    def _forward(self, model: nn.Module, inputs: Mapping[str, Any], delta: Perturbation | None) -> Tensor:
+        self._reset_masks()
+        with self.injection.adding(delta), self.context():
+            return prediction_of(model(**inputs))
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        """What the model's forward takes; labels stay out, so that the model computes no loss of its own."""
+        inputs = {name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL}
+        if self.is_encoder_decoder and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = decoder_inputs(self._core, batch["labels"])
+        if "use_cache" in self._accepted:
+            inputs.setdefault("use_cache", False)
+        return inputs
+
+    # ---- losses
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        if self.loss_function is not None:
+            return self.loss_function(logits, batch, self.items(batch))
+        kind = self.prediction(logits, batch)
+        logits, labels = self._aligned(logits, batch)
+        if kind == "value":
+            total = (widen(logits).reshape(labels.shape) - labels.to(widen(logits).dtype)).square().sum()
+        elif kind == "labels":
+            total = F.binary_cross_entropy_with_logits(widen(logits), labels.to(widen(logits).dtype), reduction="sum")
+        else:
+            total = F.cross_entropy(
+                widen(logits).flatten(0, -2),
+                labels.flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+                label_smoothing=self.label_smoothing,
+            )
+        return total / self.items(batch)
+
+    def divergence(
+        self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
+    ) -> Tensor:
+        prediction = self.prediction(clean, batch)
+        moved = divergence(clean, perturbed, kind, prediction, detach_clean)  # (B,) or (B, T)
+        if prediction != "classes" or "labels" not in batch:
+            return moved.sum()
+        moved, labels = self._aligned(moved, batch)
+        return moved.masked_fill(labels == IGNORED, 0.0).sum()
+
+    def items(self, batch: Batch) -> Tensor:
+        given = batch.get(ITEMS)
+        return self.count(batch) if given is None else torch.as_tensor(given, device=batch["labels"].device)
+
+    def count(self, batch: Batch) -> Tensor:
+        """Samples (classification, regression) or target tokens of this batch alone."""
+        labels: Tensor = batch["labels"]
+        labels = labels[:, 1:] if self.predicts_next else labels
+        return (labels != IGNORED).sum().clamp_min(1)
+
+    def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
+        """What the head predicts, told as Hugging Face models do: ``problem_type``, else the labels' type."""
+        problem = getattr(self._core.config, "problem_type", None)
+        if logits.dim() == 2 and problem is None and "labels" in batch:
+            if logits.shape[-1] == 1:
+                problem = "regression"
+            elif batch["labels"].is_floating_point():
+                problem = "multi_label_classification"
+        if problem == "regression":
+            return "value"
+        return "labels" if problem == "multi_label_classification" else "classes"
+
+    def _aligned(self, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Predictions beside the labels they are for: a causal language model predicts at t the token at t + 1."""
+        labels: Tensor = batch["labels"]
+        if self.predicts_next:
+            return predictions[:, :-1], labels[:, 1:]
+        return predictions, labels
+
+    # ---- perturbations
+
+    def zeros(self, batch: Batch) -> Perturbation:
+        masks = self.masks(batch)
+        wide = torch.float64 if next(self._core.parameters()).dtype == torch.float64 else torch.float32
+        return Perturbation.zeros(masks, self.widths(batch), wide)
+
+    def widths(self, batch: Batch) -> dict[str, int]:
+        """Width D of the embeddings of each stream; the first call also proves that δ reaches every stream."""
+        if not self._widths:
+            self._widths = {stream: output.shape[-1] for stream, output in self.look(batch).items()}
+        return self._widths
+
+    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
+        try:
+            return self._scaled_gradient(objective, delta)
+        except RuntimeError as error:
+            if "checkpoint" in str(error).lower():
+                raise CheckpointingError(_REENTRANT) from error
+            raise
+
+    def _scaled_gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
+        """In float16 the objective is scaled up against underflow, and less so once that overflows."""
+        if not self.half:
+            return input_gradient(objective, delta)
+        while True:
+            gradient = input_gradient(objective * self._inner_scale, delta, retain_graph=True)
+            if self._inner_scale <= 1 or all(bool(torch.isfinite(value).all()) for value in gradient.values.values()):
+                return gradient.map(lambda values, _: values / self._inner_scale)
+            self._inner_scale /= 16
+
+    def masks(self, batch: Batch) -> dict[str, Tensor]:
+        """Real tokens of each stream, (B, T)."""
+        return {stream: mask for stream, (_, mask) in self.tokens(batch).items()}
+
+    def tokens(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Token ids and mask of real tokens of each stream, (B, T) each."""
+        inputs = self._inputs(batch)
+        if not self.is_encoder_decoder:
+            return {"tokens": (inputs["input_ids"], self._real(inputs))}
+        return {
+            "encoder": (inputs["input_ids"], self._real(inputs)),
+            "decoder": (inputs["decoder_input_ids"], self._real_target(inputs, batch)),
+        }
+
+    def _real(self, inputs: Mapping[str, Any]) -> Tensor:
+        mask: Tensor | None = inputs.get("attention_mask")
+        ids: Tensor = inputs["input_ids"]
+        if mask is not None and mask.dim() == 2:
+            return mask.bool()
+        pad = getattr(self._core.config, "pad_token_id", None)
+        return torch.ones_like(ids, dtype=torch.bool) if pad is None else ids != pad
+
+    def _real_target(self, inputs: Mapping[str, Any], batch: Batch) -> Tensor:
+        """Decoder inputs run one step behind the labels, so position t is real where there is a label at t."""
+        given: Tensor | None = inputs.get("decoder_attention_mask")
+        if given is not None:
+            return given.bool()
+        ids: Tensor = inputs["decoder_input_ids"]
+        labels: Tensor | None = batch.get("labels")
+        if labels is not None and labels.shape == ids.shape:
+            return labels != IGNORED
+        real: Tensor = ids != self._core.config.pad_token_id
+        real[:, 0] = True  # the start token may be the padding token
+        return real
+
+    def sample_ids(self, batch: Batch) -> Tensor:
+        if SAMPLE_ID not in batch:
+            raise KeyError(
+                f"the batch has no '{SAMPLE_ID}', which this method needs to remember samples; wrap the dataset in "
+                "advreg.Identified and the collator in advreg.IdCollator, or use AdversarialTrainer"
+            )
+        ids: Tensor = batch[SAMPLE_ID]
+        return ids
+
+    def look(self, batch: Batch) -> dict[str, Tensor]:
+        """The unperturbed embeddings each stream's δ is added to, by one silent pass that leaves no trace."""
+        gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        with torch.no_grad(), torch.random.fork_rng(gpus), self.evaluating(), self.context():  # noqa: SIM117
+            with self.injection.watching() as seen:
+                self.model(**self._inputs(batch))
+        return seen
+
+    # ---- dropout and parameters
+
+    @contextmanager
+    def dropout(self, mode: Dropout) -> Iterator[None]:
+        if mode == "off":
+            with self.evaluating():
+                yield
+        elif mode == "shared":
+            self._random_state = random_states()
+            try:
+                yield
+            finally:
+                self._random_state = None
+        else:
+            yield
+
+    def _reset_masks(self) -> None:
+        """With shared masks every pass starts from the random state the first one started from."""
+        if self._random_state is not None:
+            set_random_states(self._random_state)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Dropout off inside; afterwards every module's ``training`` flag is what it was."""
+        flags = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module, training in flags.items():
+                module.training = training
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def head(self) -> nn.Linear:
+        prefix = f"{self._core.base_model_prefix}."
+        shared = self._core.get_input_embeddings().weight
+        linears = [
+            module
+            for name, module in self._core.named_modules()
+            if isinstance(module, nn.Linear) and not name.startswith(prefix) and module.weight is not shared
+        ]
+        if not linears:
+            raise ValueError(
+                f"spectral must be off for {type(self._core).__name__}: its head is tied to the embeddings or missing"
+            )
+        return linears[-1]
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return bool(getattr(self._core.config, "is_encoder_decoder", False))
+
+    @property
+    def predicts_next(self) -> bool:
+        """Is this a causal language model, whose logits at t predict the token at t + 1?"""
+        return not self.is_encoder_decoder and bool(self._core.can_generate())
+
+    def _refuse_batch_statistics(self) -> None:
+        for name, module in self._core.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                raise ValueError(
+                    f"fuse must be off for this model: '{name}' takes statistics over the batch, and the fused pass "
+                    "would mix clean and perturbed samples in them"
+                )
+
+
+_REENTRANT = (
+    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation; call "
+    "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments"
+)
+
+
+def require_non_reentrant(model: nn.Module) -> None:
+    """Refuse reentrant gradient checkpointing before the first step."""
+    for module in model.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            keywords = getattr(module._gradient_checkpointing_func, "keywords", {})
+            if keywords.get("use_reentrant", True):  # torch's own default is reentrant
+                raise CheckpointingError(_REENTRANT)
+
+
+def prediction_of(output: Any) -> Tensor:
+    """The logits of a model's output."""
+    logits = getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            f"the model must output `logits`, got {type(output).__name__} "
+            f"with {list(getattr(output, 'keys', list)())}; "
+            "use a model with a classification, regression, sequence-to-sequence or language-modelling head"
+        )
+    return logits
+
+
+def decoder_inputs(core: Any, labels: Tensor) -> Tensor:
+    """What a decoder reads when it is to predict these labels: the start token, then each label but the last."""
+    if hasattr(core, "prepare_decoder_input_ids_from_labels"):
+        prepared: Tensor = core.prepare_decoder_input_ids_from_labels(labels=labels)
+        return prepared
+    start, pad = core.config.decoder_start_token_id, core.config.pad_token_id
+    shifted = F.pad(labels[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(shifted == IGNORED, pad)
+
+
+def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch followed by itself."""
+    size = inputs["input_ids"].shape[0]
+    return {
+        name: torch.cat([value, value])
+        if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def random_states() -> list[Tensor]:
+    """Random states of the CPU and of every GPU in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def set_random_states(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])

@@ -1,0 +1,249 @@
+"""The Hugging Face Trainer with a method: every argument the stock one takes, and ``method=``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from advreg.core.schedule import Clock
+from advreg.hf.checkpoint import load_method, save_method
+from advreg.hf.counting import CountingTask, PassCount, Timer
+from advreg.hf.data import IdCollator, Identified, Limits
+from advreg.hf.survey import survey
+from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
+from advreg.methods.base import Batch, Method, StepReport, Task
+from advreg.methods.standard import Standard
+
+logger = logging.getLogger(__name__)
+
+_Any: Any = object  # to the type checker: whatever Trainer it is mixed into
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The loss became NaN or infinite."""
+
+
+class AdversarialMixin(_Any):  # type: ignore[misc]
+    """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
+
+    Args:
+        method: how to train on a batch; Standard if none is given.
+        site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.
+        kwargs: all the arguments of the stock Trainer.
+    """
+
+    data_collator: Any
+    train_dataset: Any
+
+    def __init__(self, *args: Any, method: Method | None = None, site: str = "tokens", **kwargs: Any) -> None:
+        self.method = method or Standard()
+        self.site = site
+        super().__init__(*args, **kwargs)
+        self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
+        self.add_callback(_Watch(self))
+        self.passes = PassCount()
+        self.timer = Timer()
+        self._epoch = 0
+        self._measured: dict[str, list[Tensor]] = defaultdict(list)
+        self._task: ModelTask | None = None
+
+    # ---- before the first step
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
+                "accelerate, or set CUDA_VISIBLE_DEVICES to one GPU"
+            )
+        if self.args.gradient_checkpointing:
+            keywords = self.args.gradient_checkpointing_kwargs or {}
+            self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
+        self._task = self._make_task()
+        self._identify()
+        if self.method.needs_corpus:
+            corpus = survey(self._task, self.train_dataset, self.data_collator)
+            self.method.prepare(corpus, self.args.seed, self.args.device)
+        return super().train(*args, **kwargs)
+
+    @property
+    def task(self) -> ModelTask:
+        """The model as the method sees it."""
+        if self._task is None:
+            self._task = self._make_task()
+        return self._task
+
+    def _make_task(self) -> ModelTask:
+        return ModelTask(
+            self.model,
+            site=self.site,
+            label_smoothing=self.args.label_smoothing_factor,
+            loss_function=self._user_loss if self.compute_loss_func is not None else None,
+            half=self.args.fp16,
+            context=self.compute_loss_context_manager,
+        )
+
+    def _user_loss(self, logits: Tensor, batch: Batch, items: Tensor) -> Tensor:
+        outputs = SequenceClassifierOutput(logits=cast(Any, logits))
+        loss: Tensor = self.compute_loss_func(outputs, batch["labels"], num_items_in_batch=items)
+        return loss
+
+    def _identify(self) -> None:
+        """Give every training sample its index as a stable id."""
+        data = self.train_dataset
+        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            if self.method.needs_corpus:
+                raise ValueError(
+                    f"{self.method.name} remembers samples, so train_dataset must have a length and items by index, "
+                    f"got {type(data).__name__}; load it whole, or use a method without memory (r3f, smart)"
+                )
+            return
+        if hasattr(data, "add_column"):  # a datasets.Dataset
+            if SAMPLE_ID not in data.column_names:
+                self.train_dataset = data.add_column(SAMPLE_ID, list(range(len(data))))
+        elif not isinstance(data, Identified):
+            self.train_dataset = Identified(data)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if SAMPLE_ID not in self._signature_columns:
+            self._signature_columns.append(SAMPLE_ID)
+
+    # ---- the step
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        model.train()
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()
+        batch = dict(self._prepare_inputs(inputs))
+        if num_items_in_batch is not None:
+            batch[ITEMS] = num_items_in_batch
+        task = self.task
+        task.wrapped = model
+        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        counting = CountingTask(task, self.passes)
+        report = self.method.step(
+            cast(Task, counting), batch, clock, counting.counted(self.accelerator.backward), self._inner_update
+        )
+        self.passes.steps += 1
+        self._require_finite(report, batch)
+        self._measure(report)
+        return report.loss.detach().to(self.args.device)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+        """The loss items of an accumulation group, over all processes; per process, since DDP averages gradients."""
+        if not batch_samples or "labels" not in batch_samples[0]:
+            return None
+        count = torch.stack([self.task.count(batch).to(device) for batch in batch_samples]).sum()
+        if self.args.world_size > 1:
+            count = self.accelerator.gather(count).sum() / self.args.world_size
+        return count
+
+    def _inner_update(self) -> None:
+        """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
+        if self.args.max_grad_norm > 0:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        self.optimizer.step()
+        self.model.zero_grad()
+
+    def _require_finite(self, report: StepReport, batch: Batch) -> None:
+        if bool(torch.isfinite(report.loss)):
+            return
+        ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
+        raise NonFiniteLossError(
+            f"the loss is {float(report.loss)} at step {self.state.global_step} (epoch {self._epoch}), sample ids "
+            f"{ids}: task loss {float(report.task_loss)}, penalty {_number(report.penalty)}. The last checkpoint is "
+            "untouched. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+        )
+
+    # ---- logs
+
+    def _measure(self, report: StepReport) -> None:
+        self._measured["task_loss"].append(report.task_loss.detach())
+        if report.penalty is not None:
+            self._measured["penalty"].append(report.penalty.detach())
+        for name, value in report.measures.items():
+            self._measured[name].append(torch.as_tensor(value).detach())
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the means since the last log to a training log, so that every tracker shows them."""
+        if "loss" in logs:
+            for name, values in self._measured.items():
+                logs[name] = float(torch.stack([value.float().cpu() for value in values]).mean())
+            self._measured.clear()
+        super().log(logs, *args, **kwargs)
+
+    # ---- checkpoints
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        save_method(self.method, Path(output_dir), asdict(self.passes) | asdict(self.timer))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            tally = load_method(self.method, Path(checkpoint), self.args.device)
+            self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
+            self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
+        super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """A save that fails (a full disk) costs that save, not the run."""
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "writ" not in str(error):
+                raise
+            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+            shutil.rmtree(folder, ignore_errors=True)
+            logger.error(
+                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
+                "save_total_limit",
+                folder.name,
+                error,
+            )
+
+
+class _Watch(TrainerCallback):
+    """Tells the trainer which epoch it is, and the method that the weights moved."""
+
+    def __init__(self, trainer: AdversarialMixin) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.timer.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.timer.stop()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        require_non_reentrant(self.trainer.model)
+        self.trainer.method.updated(self.trainer.task)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.method.updated(self.trainer.task)
+
+
+class AdversarialTrainer(AdversarialMixin, Trainer):
+    """``transformers.Trainer`` with ``method=``."""
+
+
+class AdversarialSeq2SeqTrainer(AdversarialMixin, Seq2SeqTrainer):
+    """``transformers.Seq2SeqTrainer`` with ``method=``."""
+
+
+def _number(value: Tensor | None) -> str:
+    return "none" if value is None else f"{float(value)}"
