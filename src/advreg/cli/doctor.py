@@ -1,0 +1,34 @@
+"""``advreg doctor``: the findings as a table, and what to do about those that failed."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from advreg.hf.doctor import Finding, examine
+from advreg.hf.models import load_any
+
+
+def report(name: str, site: str, radius: float, dtype: str, checkpointing: bool, console: Console) -> int:
+    """Examine a model, print the findings; 0 if all is well, 1 otherwise."""
+    model = load_any(name, dtype)
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    findings = examine(model, site=site, radius=radius)
+    console.print(_table(findings, f"{type(model).__name__}, site {site}, {dtype}"))
+    failed = [finding for finding in findings if not finding.passed]
+    for finding in failed:
+        console.print(f"[red]✗[/red] {finding.stream}: {finding.check}: {finding.remedy}", highlight=False)
+    if not failed:
+        console.print("[green]✓[/green] the perturbation arrives; this model can be trained with every method")
+    return 1 if failed else 0
+
+
+def _table(findings: list[Finding], title: str) -> Table:
+    table = Table("", "stream", "check", "seen", title=title)
+    for finding in findings:
+        table.add_row(
+            "[green]✓[/green]" if finding.passed else "[red]✗[/red]", finding.stream, finding.check, finding.seen
+        )
+    return table

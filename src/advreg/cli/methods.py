@@ -1,0 +1,32 @@
+"""``advreg methods``: the methods, what they cost, and their options."""
+
+from __future__ import annotations
+
+import inspect
+
+from rich.console import Console
+from rich.table import Table
+
+from advreg.methods import create, describe, registry
+from advreg.methods.coerce import type_text
+
+
+def print_methods(console: Console) -> None:
+    table = Table("method", "paper", "passes per step", "forward", "backward", "options", title="Methods")
+    for name, method in registry.items():
+        passes = create(name).passes()
+        options = ", ".join(option.name for option in describe(name)) or "–"
+        table.add_row(name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}", options)
+    console.print(table)
+    console.print("forward, backward: with each method's default options. `advreg methods NAME` explains the options.")
+
+
+def print_method(name: str, console: Console) -> None:
+    method = type(create(name))
+    console.print(f"[bold]{name}[/bold]  {method.paper}\n", highlight=False)
+    console.print(inspect.cleandoc(method.__doc__ or ""), highlight=False, markup=False)
+    table = Table("option", "takes", "default", "meaning", title=f"Options of {name}")
+    for option in describe(name):
+        default = "none" if option.default is None else str(option.default)
+        table.add_row(option.name, type_text(option.type), default, option.help)
+    console.print(table if describe(name) else "It has no options.")

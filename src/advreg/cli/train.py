@@ -1,0 +1,165 @@
+"""``advreg train``: carries the runs out under progress bars and prints one table."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
+from advreg.recipes.settings import TrainSettings
+from advreg.record import RunRecord
+
+
+def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
+    """Every method with every seed, then the comparison."""
+    folder = choose_folder(settings, resume)
+    data = load_data(settings)
+    plans = plan_runs(settings, data, folder)
+    kind = "regression" if data.is_regression else f"{data.num_labels} classes"
+    console.print(
+        f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, {kind}; "
+        f"model {Path(settings.model).name}; {len(plans)} runs of {settings.epochs} epochs",
+        highlight=False,
+    )
+    with _progress(console) as progress, _logs_above(progress.console):
+        bars = {plan.name: progress.add_task(plan.name, total=None, start=False, note="") for plan in plans}
+        done = [_run_one(plan, progress, bars[plan.name], resume) for plan in plans]
+    console.print(comparison(done))
+    console.print(
+        f"records and checkpoints: {folder}/METHOD-seedN/record.json, …/checkpoint-N, …/model", highlight=False
+    )
+
+
+def _run_one(plan: Plan, progress: Progress, bar: TaskID, resume: bool) -> RunRecord:
+    progress.start_task(bar)
+
+    def on_step(_: Plan, step: int, total: int, logs: Mapping[str, float]) -> None:
+        progress.update(bar, completed=step, total=total, note=_note(logs))
+
+    record = run(plan, on_step, progress.console.print, resume)
+    steps = record.outcome.timing.get("steps") or 1
+    score, value = main_score(record)
+    progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
+    progress.stop_task(bar)
+    return record
+
+
+def comparison(done: Sequence[RunRecord]) -> Table:
+    """The table: scores over seeds, and what each method costs beside Standard."""
+    score, _ = main_score(done[0])
+    table = Table(title=f"{done[0].task.name}: dev {score}, mean ± sd over seeds")
+    for column in ("method", "seeds", score, "time per step / Standard", "forward", "backward", "cache"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for method in dict.fromkeys(record.method.name for record in done):
+        mine = [record for record in done if record.method.name == method]
+        table.add_row(
+            method,
+            str(len(mine)),
+            spread([main_score(record)[1] for record in mine]),
+            relative_time(mine, done),
+            _mean(mine, "forward"),
+            _mean(mine, "backward"),
+            bytes_text(max(record.outcome.cache_bytes or 0 for record in mine)),
+        )
+    return table
+
+
+def main_score(record: RunRecord) -> tuple[str, float]:
+    """The score a run is judged by: accuracy, or Pearson's correlation."""
+    metrics = record.outcome.metrics
+    name = "accuracy" if "accuracy" in metrics else "pearson"
+    value = metrics.get(name)
+    return name, float("nan") if value is None else value
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation; no deviation for a single value.
+
+    Example:
+        >>> spread([0.5, 0.7]), spread([0.5])
+        ('0.600 ± 0.141', '0.500')
+    """
+    mean = f"{statistics.fmean(values):.3f}"
+    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
+
+
+def relative_time(mine: Sequence[RunRecord], done: Sequence[RunRecord]) -> str:
+    """Time per step over Standard's with the same seed, averaged over seeds."""
+    plain = {record.training.seed: record for record in done if record.method.name == "standard"}
+    ratios = [
+        _seconds(record) / _seconds(plain[record.training.seed])
+        for record in mine
+        if record.training.seed in plain and _seconds(plain[record.training.seed]) > 0
+    ]
+    return f"{statistics.fmean(ratios):.2f}" if ratios else "–"
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> bytes_text(0), bytes_text(2_500_000)
+        ('–', '2.5 MB')
+    """
+    return f"{count / 1e6:.1f} MB" if count else "–"
+
+
+def _mean(records: Sequence[RunRecord], kind: str) -> str:
+    return f"{statistics.fmean(record.outcome.passes.get(kind) or 0.0 for record in records):.2f}"
+
+
+def _seconds(record: RunRecord) -> float:
+    return record.outcome.timing.get("seconds_per_step") or 0.0
+
+
+def _note(logs: Mapping[str, float]) -> str:
+    parts = [f"{name} {logs[key]:.3f}" for name, key in _SHOWN.items() if key in logs]
+    return "  ".join(parts)
+
+
+_SHOWN = {"loss": "loss", "penalty": "penalty", "accuracy": "eval_accuracy", "pearson": "eval_pearson"}
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:>16}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )
+
+
+class _logs_above:  # noqa: N801 - used as a context
+    """Log lines of advreg and warnings go above the bars instead of through them."""
+
+    def __init__(self, console: Console) -> None:
+        self.handler = RichHandler(console=console, show_path=False, show_time=False)
+        self.logger = logging.getLogger("advreg")
+
+    def __enter__(self) -> None:
+        self.logger.addHandler(self.handler)
+        logging.captureWarnings(True)
+        logging.getLogger("py.warnings").addHandler(self.handler)
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.removeHandler(self.handler)
+        logging.getLogger("py.warnings").removeHandler(self.handler)
+        logging.captureWarnings(False)

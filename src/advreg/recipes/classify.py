@@ -1,0 +1,260 @@
+"""Text classification and regression: methods × seeds on one data set, each run with its record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advreg import record as records
+from advreg.hf.data import Limits
+from advreg.hf.encode import encode, longest_input, padding_collator
+from advreg.hf.models import load_classifier, load_tokenizer
+from advreg.hf.run import Job, Result, device_name, fine_tune
+from advreg.methods import Method
+from advreg.recipes.docstrings import load_docstrings
+from advreg.recipes.metrics import classification_scores, regression_scores
+from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
+from advreg.recipes.tables import load_tables
+from advreg.recipes.textdata import TextData
+
+PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
+_LOGS_PER_RUN = 50
+
+Notice = Callable[[str], None]
+OnStep = Callable[["Plan", int, int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: a method, a seed, a folder."""
+
+    settings: TrainSettings
+    data: TextData
+    method_name: str
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.method_name}-seed{self.seed}"
+
+    def facts(self) -> dict[str, Any]:
+        """What a resumed run must agree on with the run it goes on with."""
+        settings = self.settings
+        return {
+            "data": self.data.fingerprint(),
+            "method": self.method_name,
+            "options": settings.method(self.method_name).options(),
+            "seed": self.seed,
+            "model": settings.model,
+            "site": settings.site,
+            "epochs": settings.epochs,
+            "batch_size": settings.batch_size,
+            "learning_rate": settings.peak_learning_rate,
+            "warmup": settings.warmup,
+            "precision": settings.precision,
+            "max_length": settings.max_length,
+            "encoder_dropout": settings.encoder_dropout,
+            "training": dict(settings.training),
+        }
+
+
+def load_data(settings: TrainSettings) -> TextData:
+    """The samples the settings name."""
+    if settings.task == DOCSTRINGS:
+        return load_docstrings()
+    assert settings.train is not None  # the settings were checked
+    return load_tables(
+        Path(settings.train),
+        Path(settings.dev) if settings.dev else None,
+        text=settings.text_column,
+        pair=settings.pair_column,
+        label=settings.label_column,
+    )
+
+
+def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Plan]:
+    """Every seed with every method; seeds outermost, so that methods take turns and share the machine's moods."""
+    return [
+        Plan(settings, data, method, seed, folder / f"{method}-seed{seed}")
+        for seed in settings.seeds
+        for method in settings.methods
+    ]
+
+
+def choose_folder(settings: TrainSettings, resume: bool) -> Path:
+    """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
+    if settings.output is not None:
+        folder = Path(settings.output)
+        if _has_runs(folder) and not resume:
+            raise SettingsError(
+                f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
+            )
+        return folder
+    stem = f"{settings.task}-{Path(settings.model).name}"
+    taken = [folder for folder in _numbered(Path("runs"), stem) if _has_runs(folder)]
+    if resume and taken:
+        return taken[-1]
+    return next(folder for folder in _numbered_names(Path("runs"), stem) if not _has_runs(folder))
+
+
+def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
+    """Carry a plan out, or read its record if it was finished before."""
+    if resume and (done := _finished(plan)) is not None:
+        notice(f"{plan.name}: finished before, not repeated")
+        return done
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    _agree(plan, resume)
+    method = plan.settings.method(plan.method_name)
+    job = prepare(plan, method, notice)
+    record = begin_record(plan, method, job)
+    try:
+        result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
+    except Exception as error:
+        record.fail(error).save(plan.folder / RECORD_FILE)
+        raise
+    if result.resumed_from is not None:
+        notice(f"{plan.name}: resumed from step {result.resumed_from}")
+    record = finish_record(record, result)
+    record.save(plan.folder / RECORD_FILE)
+    return record
+
+
+def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
+    """Tokenizer, model and samples of a plan."""
+    settings, data = plan.settings, plan.data
+    texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
+    tokenizer = load_tokenizer(settings.model, texts, settings.max_length or 64)
+    model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, settings.encoder_dropout)
+    longest = longest_input(tokenizer, Limits.of(model).positions, settings.max_length)
+    splits = {}
+    for name, examples in (("train", data.train), ("dev", data.dev)):
+        pairs = [example.pair or "" for example in examples] if data.has_pairs else None
+        encoded = encode(tokenizer, [e.text for e in examples], pairs, [e.label for e in examples], longest)
+        if encoded.cut:
+            notice(f"{plan.name}: {encoded.cut} of {len(examples)} {name} texts are longer than {longest} tokens; cut")
+        splits[name] = encoded.samples
+    return Job(
+        model=model,
+        tokenizer=tokenizer,
+        collator=padding_collator(tokenizer),
+        train=splits["train"],
+        dev=splits["dev"],
+        metrics=regression_scores if data.is_regression else classification_scores,
+        method=method,
+        folder=plan.folder,
+        precision=settings.precision,
+        site=settings.site,
+        fields=training_fields(plan, len(data.train)),
+    )
+
+
+def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
+    """TrainingArguments of a plan; what the user set by name wins."""
+    settings = plan.settings
+    steps = -(-samples // settings.batch_size) * settings.epochs
+    fields = {
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": max(settings.batch_size, 64),
+        "learning_rate": settings.peak_learning_rate,
+        "warmup_steps": int(steps * settings.warmup),
+        "lr_scheduler_type": "linear",
+        "seed": plan.seed,
+        "data_seed": plan.seed,
+        "logging_steps": max(1, steps // _LOGS_PER_RUN),
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device_name() != "cpu",
+    }
+    return {**fields, **settings.training}
+
+
+def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:
+    settings, data = plan.settings, plan.data
+    return records.RunRecord.begin(
+        name=plan.name,
+        method=records.MethodInfo(name=method.name, settings={**method.options(), "site": settings.site}),
+        task=records.TaskInfo(
+            name=data.name,
+            fingerprint=data.fingerprint(),
+            sizes={"train": len(data.train), "dev": len(data.dev)},
+            details={"labels": list(data.labels) if data.labels is not None else None},
+        ),
+        model=records.ModelInfo(name=settings.model, parameters=sum(p.numel() for p in job.model.parameters())),
+        training=records.TrainingInfo(
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            learning_rate=settings.peak_learning_rate,
+            precision=settings.precision,
+            seed=plan.seed,
+            more={name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
+        ),
+        device=device_name(),
+    )
+
+
+def finish_record(record: records.RunRecord, result: Result) -> records.RunRecord:
+    return record.finish(
+        metrics=result.metrics,
+        history=result.history,
+        timing={"seconds_per_step": result.seconds_per_step, "steps": float(result.steps)},
+        passes=result.passes,
+        cache_bytes=result.memory_bytes,
+    )
+
+
+def _finished(plan: Plan) -> records.RunRecord | None:
+    path = plan.folder / RECORD_FILE
+    if not path.is_file():
+        return None
+    record = records.load(path)
+    _agree(plan, resume=True)
+    return record if record.outcome.status == "finished" else None
+
+
+def _agree(plan: Plan, resume: bool) -> None:
+    """Keep the plan beside the run, and refuse to go on with a run of another plan."""
+    path, mine = plan.folder / PLAN_FILE, json.loads(json.dumps(plan.facts()))
+    if resume and path.is_file():
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        changed = [name for name in mine if saved.get(name) != mine[name]]
+        if changed:
+            told = "; ".join(f"{name} was {saved.get(name)}, is {mine[name]}" for name in changed)
+            raise SettingsError(
+                f"{plan.name} cannot go on, because what it was started with changed: {told}. Resume with the same "
+                "data and settings, or choose another --output"
+            )
+        return
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def _has_runs(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))
+
+
+def _numbered_names(parent: Path, stem: str) -> Iterator[Path]:
+    yield parent / stem
+    number = 2
+    while True:
+        yield parent / f"{stem}-{number}"
+        number += 1
+
+
+def _numbered(parent: Path, stem: str) -> list[Path]:
+    """Folders of this name that exist, oldest first."""
+    found: list[Path] = []
+    for folder in _numbered_names(parent, stem):
+        if not folder.is_dir():
+            return found
+        found.append(folder)
+    return found

@@ -1,0 +1,173 @@
+"""What ``advreg train`` is asked to do, checked before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from advreg.methods import Method, create, describe, registry
+from advreg.methods.base import suggest
+from advreg.methods.coerce import coerce
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+DOCSTRINGS = "docstrings"
+FILES = "files"
+
+# What the default task is trained with; see docs/default_task.md for how it was found.
+_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {}
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used."""
+
+
+def setting(default: Any, help: str) -> Any:
+    """A setting with its help text."""
+    if isinstance(default, dict | list):
+        return field(default_factory=lambda: default, metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that decides what ``advreg train`` computes."""
+
+    task: str = setting(DOCSTRINGS, "docstrings (the built-in task), or files (--train and --dev)")
+    train: str | None = setting(None, "training samples: a csv, tsv, jsonl or parquet file")
+    dev: str | None = setting(None, "samples to evaluate on; without it a tenth of the training file is held out")
+    text_column: str | None = setting(None, "column of the text; guessed if not given")
+    pair_column: str | None = setting(None, "column of the second text of a pair; guessed if not given")
+    label_column: str | None = setting(None, "column of the label; guessed if not given")
+    model: str = setting("small", "small (two layers, from scratch), a folder, or a name on the Hugging Face hub")
+    methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
+    seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
+    epochs: int = setting(15, "passes over the training data")
+    batch_size: int = setting(32, "samples per step")
+    learning_rate: float | None = setting(None, "peak learning rate; 1e-3 for small, 5e-5 for other models")
+    warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
+    precision: Precision = setting("fp32", "fp32, bf16 or fp16")
+    max_length: int | None = setting(None, "tokens a text is cut to; 128 or what the model takes")
+    encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
+    site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
+    output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
+    options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
+    training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_data()
+        for name in self.methods:
+            self.method(name)
+        for name in self.options:
+            if name not in registry:
+                raise SettingsError(
+                    f"options are given for the method '{name}'{suggest(name, registry)}, which is unknown"
+                )
+
+    def method(self, name: str) -> Method:
+        """A new instance of one of the methods, with its options."""
+        preset = _DEFAULT_TASK_OPTIONS.get(name, {}) if self.task == DOCSTRINGS and self.model == "small" else {}
+        return create(name, **{**preset, **self.options.get(name, {})})
+
+    @property
+    def peak_learning_rate(self) -> float:
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 1e-3 if self.model == "small" else 5e-5
+
+    def _check_numbers(self) -> None:
+        if not self.methods:
+            raise SettingsError("method must be given at least once, got none")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise SettingsError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if not (math.isfinite(self.peak_learning_rate) and self.peak_learning_rate > 0):
+            raise SettingsError(f"learning_rate must be positive, got {self.learning_rate}")
+        for name in ("warmup", "encoder_dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
+
+    def _check_data(self) -> None:
+        if self.task not in (DOCSTRINGS, FILES):
+            raise SettingsError(f"task must be {DOCSTRINGS} or {FILES}, got '{self.task}'")
+        if self.task == FILES and self.train is None:
+            raise SettingsError("task 'files' needs a training file; give --train FILE")
+        if self.task == DOCSTRINGS and (self.train or self.dev):
+            raise SettingsError("the docstrings task brings its own data; leave --train and --dev out, or --task files")
+
+
+def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any]) -> TrainSettings:
+    """Defaults, then the TOML file, then the flags; a later one wins.
+
+    The file holds the settings by name; a table named like a method (``[arch]``) holds its options, and ``[training]``
+    any fields of TrainingArguments.
+
+    Args:
+        path: the TOML file.
+        flags: settings, and options of methods: an option goes to each of the methods that has it.
+        training: fields of TrainingArguments.
+    """
+    values = dict(_read_toml(path)) if path is not None else {}
+    options = {name: dict(values.pop(name)) for name in registry if isinstance(values.get(name), dict)}
+    _require_known(values, path)
+    merged = {**values, **{name: value for name, value in flags.items() if name in _names()}}
+    hints = get_type_hints(TrainSettings)
+    typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
+    if typed.get("train") and "task" not in typed:
+        typed["task"] = FILES
+    loose = {name: value for name, value in flags.items() if name not in _names()}
+    for method, given in options_for(typed.get("methods", TrainSettings.methods), loose).items():
+        options[method] = {**options.get(method, {}), **given}
+    typed |= {"options": options, "training": {**values.get("training", {}), **training}}
+    return TrainSettings(**typed)
+
+
+def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give each option to those of the methods that have it; one that none has is an error."""
+    has = {name: [option.name for option in describe(name)] for name in methods}
+    for option in given:
+        if not any(option in names for names in has.values()):
+            known = sorted({name for names in has.values() for name in names})
+            raise SettingsError(
+                f"none of the methods {', '.join(methods)} has the option '{option}'{suggest(option, known)}"
+            )
+    return {name: {option: value for option, value in given.items() if option in has[name]} for name in methods}
+
+
+def _names() -> list[str]:
+    return [field.name for field in dataclasses.fields(TrainSettings)]
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is tuple:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(coerce(name, item, get_args(hint)[0]) for item in items)
+    return coerce(name, value, hint)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"config file '{path}' does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
+
+
+def _require_known(values: Mapping[str, Any], path: Path | None) -> None:
+    known = [name for name in _names() if name != "options"]
+    for name in values:
+        if name not in known:
+            raise SettingsError(
+                f"config file '{path}' has the unknown key '{name}'{suggest(name, [*known, *registry])}; "
+                f"it may have {', '.join(known)}, and a table for each of {', '.join(registry)}"
+            )
