@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,7 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from advreg.core.ball import Ball, check_choice
+from advreg.core.ball import Ball
+from advreg.core.checks import check_choice, check_positive, check_whole
 from advreg.core.perturbation import Perturbation
 
 StepRule = Literal["normalised", "gradient", "sign"]
@@ -35,10 +35,8 @@ class Ascent:
     end: EndRule = "project"
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or int(self.steps) != self.steps:
-            raise ValueError(f"ascent_steps must be a whole number of 0 or more, got {self.steps}")
-        if not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"step_size must be a positive finite number, got {self.step_size}")
+        check_whole("ascent_steps", self.steps, least=0)
+        check_positive("step_size", self.step_size)
         check_choice("step_rule", self.rule, get_args(StepRule))
         check_choice("step_end", self.end, get_args(EndRule))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from advreg.core.checks import check_choice, check_not_negative, check_positive
 from advreg.core.perturbation import Perturbation, scatter_real
 
 Norm = Literal["l2", "linf"]
@@ -31,8 +31,7 @@ class Ball:
     scope: Scope = "sample"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and self.radius >= 0):
-            raise ValueError(f"radius must be a finite number of 0 or more, got {self.radius}")
+        check_not_negative("radius", self.radius)
         check_choice("norm", self.norm, get_args(Norm))
         check_choice("scope", self.scope, get_args(Scope))
 
@@ -81,8 +80,7 @@ class Start:
 
     def __post_init__(self) -> None:
         check_choice("start", self.kind, get_args(StartKind))
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"start_scale must be a positive finite number, got {self.scale}")
+        check_positive("start_scale", self.scale)
 
     def draw(self, zeros: Perturbation, ball: Ball) -> Perturbation:
         """A random δ inside the ball, of the shape of ``zeros``; drawn per real token."""
@@ -106,12 +104,6 @@ def normal_noise(values: Tensor, mask: Tensor, scale: float) -> Tensor:
 def inverse(size: Tensor) -> Tensor:
     """1 / size, and 0 where the size is 0: a zero vector has no direction."""
     return torch.where(size > 0, 1 / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
-
-
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse a value that is not one of the choices, naming both."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 def _real_tokens(mask: Tensor) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advreg.core.checks import check_whole
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -32,8 +34,8 @@ class RefreshEvery:
     epochs: int | None
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and (self.epochs < 1 or int(self.epochs) != self.epochs):
-            raise ValueError(f"refresh_every must be a whole number of 1 or more, or None (once), got {self.epochs}")
+        if self.epochs is not None:
+            check_whole("refresh_every", self.epochs, least=1, otherwise=", or None (once)")
 
     def due(self, epoch: int) -> bool:
         return epoch == 0 if self.epochs is None else epoch % self.epochs == 0

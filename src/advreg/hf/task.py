@@ -193,9 +193,10 @@ class ModelTask:
         if not self.half:
             return input_gradient(objective, delta)
         while True:
-            gradient = input_gradient(objective * self._inner_scale, delta, retain_graph=True)
+            scaled = input_gradient(objective * self._inner_scale, delta, retain_graph=True)
+            gradient = scaled.map(lambda values, _: values / self._inner_scale)
             if self._inner_scale <= 1 or all(bool(torch.isfinite(value).all()) for value in gradient.values.values()):
-                return gradient.map(lambda values, _: values / self._inner_scale)
+                return gradient
             self._inner_scale /= 16
 
     def masks(self, batch: Batch) -> dict[str, Tensor]:

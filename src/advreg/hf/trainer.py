@@ -231,7 +231,8 @@ class _Watch(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
-        self.trainer.method.updated(self.trainer.task)
+        if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
+            self.trainer.method.updated(self.trainer.task)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.method.updated(self.trainer.task)

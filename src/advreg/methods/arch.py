@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from advreg.core.ball import check_choice
+from advreg.core.checks import check_choice, check_share, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock, RefreshEvery
 from advreg.memory.cache import PerturbationCache
@@ -62,12 +62,10 @@ class Arch(AscentOptions, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.schedule  # built once to refuse bad values here and not in training  # noqa: B018
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be at least 0 and below 1, got {self.ema}")
+        check_share("ema", self.ema)
         if not 0 < self.cache_fraction <= 1:
             raise ValueError(f"cache_fraction must be above 0 and at most 1, got {self.cache_fraction}")
-        if self.neighbours < 1 or int(self.neighbours) != self.neighbours:
-            raise ValueError(f"neighbours must be a whole number of 1 or more, got {self.neighbours}")
+        check_whole("neighbours", self.neighbours, least=1)
         check_choice("neighbour_choice", self.neighbour_choice, get_args(NeighbourChoice))
         check_choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         check_choice("cache_device", self.cache_device, get_args(CacheDevice))
@@ -85,10 +83,10 @@ class Arch(AscentOptions, Method):
     def prepare(self, corpus: Corpus, seed: int, device: torch.device) -> None:
         """Draw the cache set X of ⌊n·p⌋ samples and find every other sample's neighbours in it (algorithm 2)."""
         size = len(corpus)
-        count = int(size * self.cache_fraction)
+        count = int(size * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
         if count == 0:
             raise ValueError(
-                f"cache_fraction {self.cache_fraction} of {size} samples caches none; make it {1 / size:.2g} or more"
+                f"cache_fraction {self.cache_fraction} of {size} samples caches none; make it {1.05 / size:.2g} or more"
             )
         generator = torch.Generator().manual_seed(seed)
         cached = torch.randperm(size, generator=generator)[:count].sort().values

@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
+from advreg.core.checks import check_choice
+
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -21,7 +23,8 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
         is_none = value is None or (isinstance(value, str) and value.lower() == "none")
         return None if is_none else coerce(name, value, inner[0])
     if origin is Literal:
-        return _choice(name, value, get_args(hint))
+        check_choice(name, value, get_args(hint))
+        return value
     if hint is bool:
         return _truth(name, value)
     if hint in (int, float):
@@ -41,12 +44,6 @@ def type_text(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
     return str(getattr(hint, "__name__", hint))
-
-
-def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
-    return value
 
 
 def _truth(name: str, value: Any) -> bool:

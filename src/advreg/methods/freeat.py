@@ -8,7 +8,8 @@ from typing import get_args
 import torch
 
 from advreg.core.ascent import Ascent, StepRule
-from advreg.core.ball import Ball, Norm, Scope, check_choice
+from advreg.core.ball import Ball, Norm, Scope
+from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
@@ -44,8 +45,7 @@ class FreeAT(Method):
     _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.replays < 1 or int(self.replays) != self.replays:
-            raise ValueError(f"replays must be a whole number of 1 or more, got {self.replays}")
+        check_whole("replays", self.replays, least=1)
         if self.step_rule == "gradient":
             raise ValueError("step_rule must be sign or normalised for freeat, got 'gradient': its gradient is scaled")
         check_choice("dropout", self.dropout, get_args(Dropout))

@@ -8,11 +8,11 @@ from typing import get_args
 import torch
 
 from advreg.core.ascent import Ascent
-from advreg.core.ball import Ball, check_choice, uniform_noise
+from advreg.core.ball import Ball, uniform_noise
+from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import check_weight
 
 
 @register("freelb")
@@ -42,7 +42,7 @@ class FreeLB(Method):
 
     def __post_init__(self) -> None:
         self.ball, self.ascent  # built once to refuse bad values here and not in training  # noqa: B018
-        check_weight("start_scale", self.start_scale)
+        check_not_negative("start_scale", self.start_scale)
         check_choice("dropout", self.dropout, get_args(Dropout))
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import get_args
 
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
-from advreg.core.ball import Ball, Norm, Scope, Start, StartKind, check_choice
+from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
+from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
@@ -25,7 +25,7 @@ class PenaltyOptions:
     dropout: Dropout = option("fresh", "dropout masks of the passes of a step: fresh, shared or off")
 
     def __post_init__(self) -> None:
-        check_weight("weight", self.weight)
+        check_not_negative("weight", self.weight)
         check_choice("divergence", self.divergence, get_args(Divergence))
         check_choice("dropout", self.dropout, get_args(Dropout))
 
@@ -89,8 +89,3 @@ class AscentOptions(PenaltyOptions):
         start = self.origin.draw(task.zeros(batch), self.ball)
         return ascend(objective, start, self.ascent, self.ball, task.gradient)
 
-
-def check_weight(name: str, value: float) -> None:
-    """A weight is a finite number of zero or more."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")

@@ -7,12 +7,13 @@ from typing import Literal, get_args
 
 import torch
 
-from advreg.core.ball import check_choice, normal_noise, uniform_noise
+from advreg.core.ball import normal_noise, uniform_noise
+from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import PenaltyOptions, check_weight
+from advreg.methods.options import PenaltyOptions
 
 Noise = Literal["uniform", "normal"]
 
@@ -44,7 +45,7 @@ class R3F(PenaltyOptions, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("noise", self.noise, get_args(Noise))
-        check_weight("noise_scale", self.noise_scale)
+        check_not_negative("noise_scale", self.noise_scale)
 
     def step(
         self,

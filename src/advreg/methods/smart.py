@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.divergence import Divergence
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import AscentOptions, check_weight
+from advreg.methods.options import AscentOptions
 
 
 @register("smart")
@@ -40,9 +41,8 @@ class Smart(AscentOptions, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_weight("proximal_weight", self.proximal_weight)
-        if not 0 <= self.proximal_momentum < 1:
-            raise ValueError(f"proximal_momentum must be at least 0 and below 1, got {self.proximal_momentum}")
+        check_not_negative("proximal_weight", self.proximal_weight)
+        check_share("proximal_momentum", self.proximal_momentum)
 
     def step(
         self,

@@ -1,0 +1,35 @@
+"""Refusing bad values where they are given: the argument, the value, and what it must be."""
+
+from __future__ import annotations
+
+import math
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """``value`` must be one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+
+
+def check_whole(name: str, value: object, least: int, otherwise: str = "") -> None:
+    """``value`` must be a whole number of at least ``least``; ``otherwise`` names what else may be given."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of {least} or more{otherwise}, got {value!r}")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """``value`` must be a finite number of zero or more."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """``value`` must be a finite number above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive finite number, got {value}")
+
+
+def check_share(name: str, value: float) -> None:
+    """``value`` must be at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
