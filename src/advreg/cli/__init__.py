@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
-    """Entry point: errors that advreg words for users are printed without a traceback."""
+    """Entry point: errors worded for users are printed without a traceback, unless ADVREG_DEBUG is set."""
     from advreg.cli.app import app, user_errors
 
     try:
@@ -18,5 +19,7 @@ def main() -> None:
         )
         sys.exit(130)
     except user_errors() as error:
+        if os.environ.get("ADVREG_DEBUG"):
+            raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

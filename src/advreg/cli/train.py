@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from advreg.hf.run import quiet_libraries
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
 from advreg.recipes.settings import TrainSettings
 from advreg.record import RunRecord
@@ -35,28 +36,44 @@ def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
         f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, {kind}; "
         f"model {Path(settings.model).name}; {len(plans)} runs of {settings.epochs} epochs",
         highlight=False,
+        soft_wrap=True,
     )
+    quiet_libraries()
+    notices = Notices(console)
     with _progress(console) as progress, _logs_above(progress.console):
         bars = {plan.name: progress.add_task(plan.name, total=None, start=False, note="") for plan in plans}
-        done = [_run_one(plan, progress, bars[plan.name], resume) for plan in plans]
+        done = [_run_one(plan, progress, bars[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
     console.print(
-        f"records and checkpoints: {folder}/METHOD-seedN/record.json, …/checkpoint-N, …/model", highlight=False
+        f"each run's record.json, model and checkpoints: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
     )
 
 
-def _run_one(plan: Plan, progress: Progress, bar: TaskID, resume: bool) -> RunRecord:
+def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resume: bool) -> RunRecord:
     progress.start_task(bar)
 
     def on_step(_: Plan, step: int, total: int, logs: Mapping[str, float]) -> None:
         progress.update(bar, completed=step, total=total, note=_note(logs))
 
-    record = run(plan, on_step, progress.console.print, resume)
+    record = run(plan, on_step, notices, resume)
     steps = record.outcome.timing.get("steps") or 1
     score, value = main_score(record)
     progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
     progress.stop_task(bar)
     return record
+
+
+class Notices:
+    """Prints each notice once, however many runs have it to say."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.said: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self.said:
+            self.said.add(text)
+            self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:

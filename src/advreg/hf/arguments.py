@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ from advreg.methods.base import suggest
 _PRECISIONS: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
 
 
-def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) -> TrainingArguments:
-    """Arguments of a run in ``folder``; ``fields`` are any of TrainingArguments' own."""
+def check_fields(names: Iterable[str]) -> None:
+    """Refuse a name that is no field of TrainingArguments."""
     known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for name in fields:
+    for name in names:
         if name not in known:
             raise ValueError(f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its documentation")
+
+
+def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) -> TrainingArguments:
+    """Arguments of a run in ``folder``; ``fields`` are any of TrainingArguments' own."""
+    check_fields(fields)
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     try:

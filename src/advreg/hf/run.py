@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -119,6 +120,13 @@ class _Progress(TrainerCallback):
 def _is_score(name: str, value: Any) -> bool:
     speed = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
     return isinstance(value, float | int) and name not in speed
+
+
+def quiet_libraries() -> None:
+    """No progress bars and chatter of transformers between ours."""
+    chatter: Any = transformers.utils.logging
+    chatter.set_verbosity_error()
+    chatter.disable_progress_bar()
 
 
 def device_name() -> str:

@@ -102,7 +102,9 @@ class ModelTask:
         """What the model's forward takes; labels stay out, so that the model computes no loss of its own."""
         inputs = {name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL}
         if self.is_encoder_decoder and "decoder_input_ids" not in inputs:
-            inputs["decoder_input_ids"] = decoder_inputs(self._core, batch["labels"])
+            # a classifier's decoder reads the text once more
+            targets = batch["input_ids" if "Classification" in type(self._core).__name__ else "labels"]
+            inputs["decoder_input_ids"] = decoder_inputs(self._core, targets)
         if "use_cache" in self._accepted:
             inputs.setdefault("use_cache", False)
         return inputs
@@ -145,6 +147,8 @@ class ModelTask:
     def count(self, batch: Batch) -> Tensor:
         """Samples (classification, regression) or target tokens of this batch alone."""
         labels: Tensor = batch["labels"]
+        if labels.is_floating_point():
+            return torch.tensor(labels.numel(), device=labels.device)  # −100.0 is a value like any other
         labels = labels[:, 1:] if self.predicts_next else labels
         return (labels != IGNORED).sum().clamp_min(1)
 

@@ -73,7 +73,8 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self._task = self._make_task()
         self._identify()
         if self.method.needs_corpus:
-            corpus = survey(self._task, self.train_dataset, self.data_collator)
+            collator = self._get_collator_with_removed_columns(self.data_collator)  # texts beside the token ids
+            corpus = survey(self._task, self.train_dataset, collator)
             self.method.prepare(corpus, self.args.seed, self.args.device)
         return super().train(*args, **kwargs)
 
@@ -109,10 +110,13 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                     f"got {type(data).__name__}; load it whole, or use a method without memory (r3f, smart)"
                 )
             return
-        if hasattr(data, "add_column"):  # a datasets.Dataset
+        if hasattr(data, "add_column") and data.format["type"] != "custom":  # a datasets.Dataset
+            ids = list(range(len(data)))
             if SAMPLE_ID not in data.column_names:
-                self.train_dataset = data.add_column(SAMPLE_ID, list(range(len(data))))
-        elif not isinstance(data, Identified):
+                self.train_dataset = data.add_column(SAMPLE_ID, ids)
+            elif list(data[SAMPLE_ID]) != ids:
+                raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
+        elif not isinstance(data, Identified):  # also a datasets.Dataset whose transform would drop the column
             self.train_dataset = Identified(data)
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -133,22 +137,33 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         task.wrapped = model
         clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
         counting = CountingTask(task, self.passes)
-        report = self.method.step(
-            cast(Task, counting), batch, clock, counting.counted(self.accelerator.backward), self._inner_update
-        )
+        backward = counting.counted(self.accelerator.backward)
+        try:
+            report = self.method.step(cast(Task, counting), batch, clock, backward, self._inner_update)
+        except FloatingPointError as error:
+            raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
         self.passes.steps += 1
         self._require_finite(report, batch)
         self._measure(report)
         return report.loss.detach().to(self.args.device)
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | None]:
+        """The batches of an accumulation group, and its loss items."""
+        batches, _ = super().get_batch_samples(*args, **kwargs)
+        return batches, self._items_of(batches)
+
+    def _items_of(self, batches: list[Any]) -> Tensor | None:
         """The loss items of an accumulation group, over all processes; per process, since DDP averages gradients."""
-        if not batch_samples or "labels" not in batch_samples[0]:
+        if not batches or "labels" not in batches[0]:
             return None
-        count = torch.stack([self.task.count(batch).to(device) for batch in batch_samples]).sum()
+        count = torch.stack([self.task.count(batch).to(self.args.device) for batch in batches]).sum()
         if self.args.world_size > 1:
             count = self.accelerator.gather(count).sum() / self.args.world_size
         return count
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """What evaluation divides by: a model's own loss is a mean, which a count would only scale wrongly."""
+        return super()._get_num_items_in_batch(*args, **kwargs) if self.compute_loss_func is not None else None
 
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
@@ -160,12 +175,15 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _require_finite(self, report: StepReport, batch: Batch) -> None:
         if bool(torch.isfinite(report.loss)):
             return
-        ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
         raise NonFiniteLossError(
-            f"the loss is {float(report.loss)} at step {self.state.global_step} (epoch {self._epoch}), sample ids "
-            f"{ids}: task loss {float(report.task_loss)}, penalty {_number(report.penalty)}. The last checkpoint is "
-            "untouched. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+            f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
+            f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
+            "radius, or train in bf16 or fp32"
         )
+
+    def _place(self, batch: Batch) -> str:
+        ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
+        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids}"
 
     # ---- logs
 
@@ -199,6 +217,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A save that fails (a full disk) costs that save, not the run."""
+        best = self.state.best_model_checkpoint
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError, RuntimeError) as error:
@@ -206,6 +225,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                 raise
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
             shutil.rmtree(folder, ignore_errors=True)
+            self.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
                 "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
                 "save_total_limit",

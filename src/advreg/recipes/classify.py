@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg import record as records
+from advreg.hf.arguments import check_fields
 from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.models import load_classifier, load_tokenizer
@@ -107,10 +108,9 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
     if resume and (done := _finished(plan)) is not None:
         notice(f"{plan.name}: finished before, not repeated")
         return done
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    _agree(plan, resume)
     method = plan.settings.method(plan.method_name)
     job = prepare(plan, method, notice)
+    _agree(plan, resume)
     record = begin_record(plan, method, job)
     try:
         result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
@@ -125,8 +125,9 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
 
 
 def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
-    """Tokenizer, model and samples of a plan."""
+    """Tokenizer, model and samples of a plan; nothing is written yet, so a mistake leaves nothing behind."""
     settings, data = plan.settings, plan.data
+    check_fields(settings.training)
     texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
     tokenizer = load_tokenizer(settings.model, texts, settings.max_length or 64)
     model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, settings.encoder_dropout)
@@ -136,7 +137,7 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
         pairs = [example.pair or "" for example in examples] if data.has_pairs else None
         encoded = encode(tokenizer, [e.text for e in examples], pairs, [e.label for e in examples], longest)
         if encoded.cut:
-            notice(f"{plan.name}: {encoded.cut} of {len(examples)} {name} texts are longer than {longest} tokens; cut")
+            notice(f"{encoded.cut} of {len(examples)} {name} texts are longer than {longest} tokens and were cut")
         splits[name] = encoded.samples
     return Job(
         model=model,
@@ -233,6 +234,7 @@ def _agree(plan: Plan, resume: bool) -> None:
                 "data and settings, or choose another --output"
             )
         return
+    plan.folder.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
     os.replace(fresh, path)
