@@ -1,6 +1,6 @@
 """Which settings suit the built-in task: a grid of methods and options, several runs side by side.
 
-    python experiments/default_task.py OUT.jsonl --train train.jsonl --dev dev.jsonl --seeds 5 --jobs 15
+    python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD) --seeds 5 --jobs 16
 
 Each line of OUT is one run: its settings, dev accuracy and time per step. Runs already in OUT are not repeated.
 Without --train the data comes from the running Python's own standard library.
@@ -16,45 +16,27 @@ import time
 from pathlib import Path
 from typing import Any
 
+
+def arch(**options: Any) -> dict[str, Any]:
+    radius = options.pop("radius", 0.3)
+    return {"method": "arch", "options": {"radius": radius, "step_size": radius, "refresh_every": 5, **options}}
+
+
 GRID: list[dict[str, Any]] = [
-    *(
-        {"method": "standard", "learning_rate": rate, "epochs": epochs}
-        for rate in (5e-4, 1e-3, 2e-3)
-        for epochs in (10, 20)
-    ),
-    *(
-        {
-            "method": "arch",
-            "learning_rate": 1e-3,
-            "epochs": 20,
-            "options": {"radius": radius, "step_size": radius, "weight": weight, "refresh_every": refresh},
-        }
-        for radius in (0.1, 0.3, 1.0)
-        for weight in (1.0, 3.0)
-        for refresh in (5,)
-    ),
-    *(
-        {
-            "method": "arch",
-            "learning_rate": 1e-3,
-            "epochs": 20,
-            "site": "block",
-            "options": {"radius": radius, "step_size": radius, "weight": 1.0, "refresh_every": 5},
-        }
-        for radius in (1.0, 3.0)
-    ),
-    {"method": "r3f", "learning_rate": 1e-3, "epochs": 20},
-    {"method": "smart", "learning_rate": 1e-3, "epochs": 20, "options": {"radius": 0.3, "step_size": 0.3}},
-    {
-        "method": "freelb",
-        "learning_rate": 1e-3,
-        "epochs": 20,
-        "options": {"radius": 0.3, "step_size": 0.3, "start_scale": 0.1},
-    },
+    {"method": "standard"},
+    *(arch(refresh_every=every, cache_fraction=share) for every in (1, 2, 5, None) for share in (0.1, 1.0)),
+    *(arch(radius=radius) for radius in (0.1, 1.0)),
+    arch(weight=3.0),
+    arch(neighbour_choice="random"),
+    arch(ema=0.5),
+    *({"method": "r3f", "options": {"noise_scale": scale}} for scale in (1e-5, 0.1)),
+    {"method": "smart", "options": {"radius": 0.3, "step_size": 0.3}},
+    *({"method": "freelb", "options": {"radius": r, "step_size": r, "start_scale": r / 2}} for r in (0.01, 0.03, 0.1)),
+    *({"method": "freeat", "options": {"radius": r, "step_size": r}} for r in (1e-4, 1e-3)),
 ]
 
 
-def run_one(job: tuple[dict[str, Any], int, str | None, str | None]) -> dict[str, Any]:
+def run_one(job: tuple[dict[str, Any], int, str | None, str | None, str]) -> dict[str, Any]:
     """One line of the result."""
     import torch
 
@@ -62,23 +44,21 @@ def run_one(job: tuple[dict[str, Any], int, str | None, str | None]) -> dict[str
     from advreg.recipes.classify import load_data, plan_runs, run
     from advreg.recipes.settings import TrainSettings
 
-    point, seed, train, dev = job
+    point, seed, train, dev, commit = job
     settings = TrainSettings(
         task="docstrings" if train is None else "files",
         train=train,
         dev=dev,
         methods=(point["method"],),
         seeds=(seed,),
-        epochs=point["epochs"],
-        learning_rate=point["learning_rate"],
-        site=point.get("site", "tokens"),
         options={point["method"]: point.get("options", {})},
         training={"save_strategy": "no", "eval_strategy": "no"},
     )
     begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
         plan = plan_runs(settings, load_data(settings), Path(folder))[0]
-        outcome = run(plan, lambda *_: None, lambda _: None, resume=False).outcome
+        record = run(plan, lambda *_: None, lambda _: None, resume=False)
+    outcome = record.outcome
     last = [line for line in outcome.history if "loss" in line][-1]
     return {
         "point": point,
@@ -87,7 +67,14 @@ def run_one(job: tuple[dict[str, Any], int, str | None, str | None]) -> dict[str
         "penalty": last.get("penalty"),
         "train_loss": last.get("task_loss"),
         "seconds_per_step": outcome.timing["seconds_per_step"],
+        "passes": outcome.passes,
         "seconds": time.time() - begun,
+        "commit": commit,
+        "data": record.task.fingerprint,
+        "epochs": settings.epochs,
+        "device": record.environment["device"],
+        "packages": record.environment["packages"],
+        "command": " ".join(["experiments/default_task.py", *record.environment["arguments"]]),
     }
 
 
@@ -97,13 +84,14 @@ def main() -> None:
     parser.add_argument("--train")
     parser.add_argument("--dev")
     parser.add_argument("--grid", type=Path, help="a JSON list of points, instead of the one in this file")
+    parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     grid = json.loads(asked.grid.read_text()) if asked.grid else GRID
     done = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     seen = {json.dumps([line["point"], line["seed"]]) for line in done}
-    jobs = [(point, seed, asked.train, asked.dev) for seed in range(asked.seeds) for point in grid]
+    jobs = [(point, seed, asked.train, asked.dev, asked.commit) for seed in range(asked.seeds) for point in grid]
     jobs = [job for job in jobs if json.dumps([job[0], job[1]]) not in seen]
     with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool, asked.out.open("a") as out:
         for line in pool.imap_unordered(run_one, jobs):

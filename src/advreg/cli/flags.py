@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from advreg.methods import describe, registry
+from advreg.methods import OptionInfo, describe, registry
 from advreg.methods.coerce import type_text
 from advreg.recipes.settings import TrainSettings
 
@@ -36,6 +36,7 @@ def setting_flags() -> list[inspect.Parameter]:
             field.name,
             _SINGULAR.get(field.name, _dashed(field.name)),
             field.metadata["help"] + _default_text(field.default),
+            type_text(hints[field.name]).removesuffix(" or none"),
             repeated=get_origin(hints[field.name]) is tuple,
         )
         for field in dataclasses.fields(TrainSettings)
@@ -46,14 +47,20 @@ def setting_flags() -> list[inspect.Parameter]:
 def option_flags() -> list[inspect.Parameter]:
     """One flag per option, whichever methods have it."""
     owners: dict[str, list[str]] = {}
-    helps: dict[str, str] = {}
+    first: dict[str, OptionInfo] = {}
     for method in registry:
         for option in describe(method):
             owners.setdefault(option.name, []).append(method)
-            helps.setdefault(option.name, f"{option.help} [{type_text(option.type)}]")
+            first.setdefault(option.name, option)
     return [
-        _flag(name, _dashed(name), f"{help} ({', '.join(owners[name])})", panel=_OPTIONS_PANEL)
-        for name, help in helps.items()
+        _flag(
+            name,
+            _dashed(name),
+            f"{option.help} ({', '.join(owners[name])})",
+            type_text(option.type),
+            panel=_OPTIONS_PANEL,
+        )
+        for name, option in first.items()
     ]
 
 
@@ -74,11 +81,12 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _flag(
-    name: str, declaration: str, help: str, repeated: bool = False, panel: str | None = None
+    name: str, declaration: str, help: str, takes: str, repeated: bool = False, panel: str | None = None
 ) -> inspect.Parameter:
     kind: Any = list[str] | None if repeated else str | None
     # escaped, because rich would read [tokens] as markup
-    option = typer.Option(declaration, help=help.replace("[", r"\["), rich_help_panel=panel, show_default=False)
+    shown = help.replace("[", r"\[")
+    option = typer.Option(declaration, help=shown, metavar=takes, rich_help_panel=panel, show_default=False)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 

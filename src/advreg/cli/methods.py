@@ -13,8 +13,9 @@ from advreg.methods.coerce import type_text
 
 def print_methods(console: Console) -> None:
     table = Table("method", "paper", "passes per step", "forward", "backward", "options", title="Methods")
-    for name, method in registry.items():
-        passes = create(name).passes()
+    by_cost = sorted(registry, key=lambda name: create(name).passes().forward)
+    for name in by_cost:
+        method, passes = registry[name], create(name).passes()
         options = ", ".join(option.name for option in describe(name)) or "–"
         table.add_row(name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}", options)
     console.print(table)

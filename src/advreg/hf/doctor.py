@@ -134,6 +134,8 @@ def random_batch(model: Any, seed: int = 0) -> dict[str, Tensor]:
     mask = torch.arange(9)[None, :] < lengths[:, None]
     pad = _padding(core)
     tokens = _draw_tokens(core, mask.shape, generator).masked_fill(~mask, pad)
+    if core.config.is_encoder_decoder and "Classification" in type(core).__name__:
+        tokens[torch.arange(len(lengths)), lengths - 1] = core.config.eos_token_id  # where BART's and T5's heads read
     batch = {"input_ids": tokens, "attention_mask": mask.long(), "labels": _labels(core, mask, generator)}
     return {name: value.to(core.device) for name, value in batch.items()}
 

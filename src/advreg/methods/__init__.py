@@ -4,6 +4,7 @@ from advreg.methods.arch import Arch
 from advreg.methods.base import Method, OptionInfo, StepReport, Task, create, describe, registry
 from advreg.methods.freeat import FreeAT
 from advreg.methods.freelb import FreeLB
+from advreg.methods.presets import preset
 from advreg.methods.r3f import R3F
 from advreg.methods.smart import Smart
 from advreg.methods.standard import Standard
@@ -21,5 +22,6 @@ __all__ = [
     "Task",
     "create",
     "describe",
+    "preset",
     "registry",
 ]

@@ -43,6 +43,8 @@ def type_text(hint: Any) -> str:
         return " or ".join("none" if kind is type(None) else type_text(kind) for kind in get_args(hint))
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return type_text(get_args(hint)[0])
     return str(getattr(hint, "__name__", hint))
 
 

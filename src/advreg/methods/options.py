@@ -88,4 +88,3 @@ class AscentOptions(PenaltyOptions):
 
         start = self.origin.draw(task.zeros(batch), self.ball)
         return ascend(objective, start, self.ascent, self.ball, task.gradient)
-

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from advreg.methods import Method, create, describe, registry
+from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
+from advreg.methods.presets import Preset
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -46,12 +47,13 @@ class TrainSettings:
     label_column: str | None = setting(None, "column of the label; guessed if not given")
     model: str = setting("small", "small (two layers, from scratch), a folder, or a name on the Hugging Face hub")
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
+    preset: Preset | None = setting(None, "the paper's options for arch and smart")
     seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
     epochs: int = setting(20, "passes over the training data")
     batch_size: int = setting(32, "samples per step")
     learning_rate: float | None = setting(None, "peak learning rate; 1e-3 for small, 5e-5 for other models")
     warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
-    precision: Precision = setting("fp32", "fp32, bf16 or fp16")
+    precision: Precision = setting("fp32", "floating-point precision of the training")
     max_length: int | None = setting(None, "tokens a text is cut to; 128 or what the model takes")
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
@@ -72,8 +74,13 @@ class TrainSettings:
 
     def method(self, name: str) -> Method:
         """A new instance of one of the methods, with its options."""
-        preset = _DEFAULT_TASK_OPTIONS.get(name, {}) if self.task == DOCSTRINGS and self.model == "small" else {}
-        return create(name, **{**preset, **self.options.get(name, {})})
+        return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
+
+    def _usual_options(self, name: str) -> dict[str, Any]:
+        """Options that hold where the user gave none: a preset, or what suits the built-in task."""
+        if self.preset is not None:
+            return preset(self.preset, name)
+        return _DEFAULT_TASK_OPTIONS.get(name, {}) if (self.task, self.model) == (DOCSTRINGS, "small") else {}
 
     @property
     def peak_learning_rate(self) -> float:
