@@ -37,6 +37,7 @@ slow: setup ## run the slow tests
 
 lint: setup ## ruff, and the direction of the imports
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
 types: setup ## mypy --strict over src

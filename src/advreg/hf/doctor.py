@@ -100,7 +100,8 @@ def _gradients(task: ModelTask, batch: Batch, noise: Perturbation) -> dict[str, 
     point = noise.leaf()
     target = task.peek(batch).detach()
     objective = task.divergence(target, task.peek(batch, point), batch, "symmetric_kl")
-    return dict(task.gradient(objective, point).values)
+    unused = sum(0.0 * value.sum() for value in point.values.values())  # else autograd raises for an unused stream
+    return dict(task.gradient(objective + unused, point).values)
 
 
 def _gradient_is_usable(gradient: Tensor, stream: str) -> Finding:
@@ -156,7 +157,7 @@ def _draw_tokens(core: Any, shape: torch.Size, generator: torch.Generator) -> Te
 def _labels(core: Any, mask: Tensor, generator: torch.Generator) -> Tensor:
     if getattr(core.config, "is_encoder_decoder", False) and "Classification" not in type(core).__name__:
         return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
-    if core.can_generate():
+    if core.can_generate() or "MaskedLM" in type(core).__name__:
         return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
     count, rows = int(core.config.num_labels), mask.shape[0]
     if "TokenClassification" in type(core).__name__:

@@ -28,6 +28,8 @@ from advreg.methods.standard import Standard
 
 logger = logging.getLogger(__name__)
 
+_FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
+
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
 
@@ -221,7 +223,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "writ" not in str(error):
+            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
                 raise
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
             shutil.rmtree(folder, ignore_errors=True)

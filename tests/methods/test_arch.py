@@ -1,0 +1,339 @@
+import math
+import re
+from copy import deepcopy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import naive
+from advreg.hf.checkpoint import load_method, save_method
+from advreg.hf.survey import survey
+from advreg.hf.task import ModelTask
+from advreg.memory.corpus import Corpus
+from advreg.methods import Method, create, registry
+from naive import Inner, Rows
+from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take, watched
+
+INNER = {"radius": 0.5, "ascent_steps": 2, "step_size": 0.4, "weight": 2.0}
+SETTINGS = INNER | {"refresh_every": 2, "ema": 0.4, "cache_fraction": 0.5, "neighbours": 2}
+NLU = {
+    "norm": "linf",
+    "scope": "token",
+    "start": "normal",
+    "start_scale": 0.01,
+    "step_rule": "gradient",
+    "step_size": 0.5,
+    "radius": 0.02,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "half cached, two neighbours": {},
+    "all cached": {"cache_fraction": 1.0},
+    "one neighbour, two passes, symmetric": {"neighbours": 1, "fuse": False, "divergence": "symmetric_kl"},
+    "cached once, as for understanding": NLU | {"refresh_every": None, "detach_clean": True},
+}
+
+
+def used(passes: list[Any], task: ModelTask, batch: Batch) -> list[list[Rows]]:
+    """δ of each perturbed pass of a step, sample by sample; the clean copies of a fused pass are split off."""
+    whole = [one.second_half() if one.rows == 2 * len(batch["input_ids"]) else one for one in passes]
+    return [one.samples(task, batch) for one in whole if one.perturbed]
+
+
+def trained(method: Method, task: ModelTask, batch: Batch, **ways: Any) -> list[Rows]:
+    """One step, and the δ it trained on."""
+    with watched(task.model) as passes:
+        step(method, task, batch, **ways)
+    task.model.zero_grad()
+    return used(passes, task, batch)[-1]
+
+
+def same(mine: Rows, theirs: Rows, tolerance: float = 1e-6) -> bool:
+    return all(bool((mine[stream] - rows).abs().max() < tolerance) for stream, rows in theirs.items())
+
+
+def far(mine: Rows, theirs: Rows) -> bool:
+    return all(bool((mine[stream] - rows).abs().max() > 1e-3) for stream, rows in theirs.items())
+
+
+def setting(family: str, size: int = 6, **options: Any) -> tuple[Method, ModelTask, Batch]:
+    method, task, batch = create("arch", **SETTINGS | options), ModelTask(exact(family).eval()), batch_of(family, size)
+    ready(method, task, batch)
+    return method, task, batch
+
+
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [("bert", variant) for variant in VARIANTS] + [("marian", "half cached, two neighbours")],
+)
+def test_arch_agrees_with_its_reference(family: str, variant: str) -> None:
+    """Three epochs of two batches in an order that changes, the weights moving all the while."""
+    options = VARIANTS[variant]
+    method, task, batch = setting(family, **options)
+    # Evaluation mode, since Marian draws a number per layer in training (for layer drop) even where it drops none.
+    model, reference = task.model, exact(family).eval()
+    names = set(Inner.__dataclass_fields__)
+    other = naive.Arch(
+        Inner(**{name: value for name, value in (SETTINGS | options).items() if name in names}),
+        refresh_every=(SETTINGS | options)["refresh_every"],
+        ema=SETTINGS["ema"],
+        neighbours=(SETTINGS | options)["neighbours"],
+        cached=set(method.state().tensors["cache.ids"].tolist()),
+        corpus=naive.sentences(reference, batch),
+    )
+    other.prepare(reference)
+    for epoch in range(3):
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(epoch)).tolist()
+        for number, ids in enumerate((order[:3], order[3:])):
+            part = take(batch, ids)
+            with watched(model) as passes:
+                report = step(method, task, part, epoch=epoch, seed=10 * epoch + number)
+            torch.manual_seed(10 * epoch + number)
+            expected = other.step(reference, ids, epoch)
+            for name in ("loss", "task_loss", "penalty"):
+                assert float(getattr(report, name)) == pytest.approx(getattr(expected, name), abs=1e-6)
+            paths = used(passes, task, part)
+            assert len(paths) == len(expected.path)
+            for mine, theirs in zip(paths, expected.path, strict=True):
+                assert all(same(*pair) for pair in zip(mine, theirs, strict=True))
+            assert close(gradients(model), gradients(reference))
+            for one in (model, reference):
+                torch.optim.SGD(one.parameters(), lr=0.02).step()
+                one.zero_grad()
+
+
+def test_refreshes_fall_on_the_multiples_of_the_gap_and_nowhere_else() -> None:
+    method, task, batch = setting("bert", refresh_every=2)
+    passes_of = {}
+    for epoch in range(5):
+        with watched(task.model) as passes:
+            step(method, task, batch, epoch=epoch)
+        passes_of[epoch] = [one.rows for one in passes]
+    refresh, reuse = [6] * 4, [12]  # clean, two ascents and the trained pass; or one fused pass
+    assert passes_of == {0: refresh, 1: reuse, 2: refresh, 3: reuse, 4: refresh}
+
+
+def test_without_a_gap_only_epoch_zero_refreshes() -> None:
+    method, task, batch = setting("bert", refresh_every=None)
+    found = [trained(method, task, batch, epoch=epoch, seed=epoch) for epoch in range(4)]
+    assert all(same(one[i], two[i]) for one, two in pairwise(found[1:]) for i in range(6))
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_a_cached_sample_gets_its_own_rows_back_wherever_the_batch_puts_it(family: str) -> None:
+    """By id, not by position; by real token, not by column: the batch is shuffled, cut and padded differently."""
+    method, task, batch = setting(family, cache_fraction=1.0)
+    written = trained(method, task, batch, epoch=0)
+    for ids in ([5, 1, 3], [0, 4], [2]):
+        part, wider = take(batch, ids), torch.nn.functional.pad
+        part["input_ids"] = wider(part["input_ids"], (2, 3), value=task.model.config.pad_token_id)
+        part["attention_mask"] = wider(part["attention_mask"], (2, 3))
+        read = trained(method, task, part, epoch=1, seed=99)
+        assert all(same(mine, written[i]) for mine, i in zip(read, ids, strict=True))
+    assert all(far({stream: written[0][stream][:1]}, {stream: written[1][stream][:1]}) for stream in written[0])
+
+
+def test_a_refresh_trains_on_the_average_of_old_and_new_and_caches_it() -> None:
+    method, task, batch = setting("bert", cache_fraction=1.0, ema=0.4)
+    first = trained(method, task, batch, epoch=0, seed=1)
+    with watched(task.model) as passes:
+        step(create("smart", **INNER, divergence="kl"), task, batch, seed=2)  # the same ascent, without a memory
+    fresh = used(passes, task, batch)[-1]
+    second = trained(method, task, batch, epoch=2, seed=2)
+    reused = trained(method, task, batch, epoch=3, seed=3)
+    for i in range(6):
+        blend = 0.4 * first[i]["tokens"] + 0.6 * fresh[i]["tokens"]
+        assert float(blend.norm()) < 0.5  # inside the ball, where projecting changes nothing
+        assert same(second[i], {"tokens": blend})
+        assert same(reused[i], second[i])
+        assert far(second[i], fresh[i])
+
+
+def test_the_first_write_is_not_shrunk() -> None:
+    method, task, batch = setting("bert", cache_fraction=1.0, ema=0.9)
+    for delta in trained(method, task, batch, epoch=0):
+        assert float(delta["tokens"].norm()) == pytest.approx(0.5, abs=1e-6)  # ascended onto the surface
+
+
+def test_an_average_that_leaves_the_ball_is_projected_back() -> None:
+    """A convex blend of two points of a ball stays in it, unless the ball has shrunk since the first was written."""
+    method, task, batch = setting("bert", cache_fraction=1.0, ema=0.9)
+    trained(method, task, batch, epoch=0)
+    method.radius = 0.1
+    for epoch in (1, 2, 3):  # read, average, read
+        for delta in trained(method, task, batch, epoch=epoch):
+            assert float(delta["tokens"].norm()) == pytest.approx(0.1, abs=1e-6)
+
+
+def test_a_borrowed_mean_that_leaves_the_ball_is_projected_back() -> None:
+    """A mean repeated over a sentence longer than its neighbour's has a larger norm than the neighbour's δ."""
+    task, batch = ModelTask(exact("bert").eval()), batch_of("bert", lengths=[2, 40, 40, 40])
+    method = create("arch", **SETTINGS | {"cache_fraction": 0.25, "neighbours": 1})
+    for seed in range(50):  # until the short sentence is the cached one
+        ready(method, task, batch, seed)
+        if method.state().tensors["cache.ids"].tolist() == [0]:
+            break
+    trained(method, task, batch, epoch=0)
+    recalled = trained(method, task, batch, epoch=1)
+    mean = recalled[0]["tokens"].mean(0)
+    assert float(mean.norm()) * math.sqrt(40) > 0.5
+    for delta in recalled[1:]:
+        assert float(delta["tokens"].norm()) == pytest.approx(0.5, abs=1e-6)
+        assert same({"tokens": delta["tokens"]}, {"tokens": delta["tokens"][:1].expand(40, -1)})
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_an_uncached_sample_trains_on_its_own_ascent_in_a_refresh(family: str) -> None:
+    """Also at the second refresh, where cached samples are averaged with their past."""
+    method, task, batch = setting(family)
+    cached = method.state().tensors["cache.ids"].tolist()
+    trained(method, task, batch, epoch=0, seed=1)
+    with watched(task.model) as passes:
+        step(create("smart", **INNER, divergence="kl"), task, batch, seed=2)
+    task.model.zero_grad()
+    fresh = used(passes, task, batch)[-1]
+    second = trained(method, task, batch, epoch=2, seed=2)
+    assert len(cached) == 3
+    for i in range(6):
+        assert same(second[i], fresh[i]) == (i not in cached)
+
+
+def test_an_uncached_sample_borrows_the_mean_of_its_neighbours_means() -> None:
+    method, task, batch = setting("marian")
+    cached = method.state().tensors["cache.ids"].tolist()
+    written = trained(method, task, batch, epoch=0)
+    recalled = trained(method, task, batch, epoch=1)
+    sentences = naive.sentences(task.model, batch)
+    chosen = {}
+    for stream, module in naive.sites(task.model).items():
+        vectors = [module.weight[naive.streams(one)[stream]].mean(0).tolist() for one in sentences]
+        for i in set(range(6)) - set(cached):
+            ranked = sorted(cached, key=lambda j, i=i, vectors=vectors: -naive.cosine(vectors[i], vectors[j]))
+            chosen[stream, i] = set(ranked[:2])
+            mean = torch.stack([written[j][stream].mean(0) for j in ranked[:2]]).mean(0)
+            assert same({stream: recalled[i][stream]}, {stream: mean.expand_as(recalled[i][stream])})
+    assert any(chosen["encoder", i] != chosen["decoder", i] for i in range(6) if i not in cached)
+
+
+def test_random_neighbours_are_others_and_stay_the_same() -> None:
+    near, task, batch = setting("bert", size=8, neighbours=1)
+    random, *_ = setting("bert", size=8, neighbours=1, neighbour_choice="random")
+    slots = [method.state().tensors["neighbours.tokens"] for method in (near, random)]
+    assert not torch.equal(*slots)
+    for method in (near, random):
+        trained(method, task, batch, epoch=0)
+    one, two = (trained(random, task, batch, epoch=1, seed=seed) for seed in (5, 6))
+    assert all(same(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_a_resumed_run_keeps_the_neighbours_found_before_training(tmp_path: Path) -> None:
+    """The embeddings have moved since, and would give others."""
+    method, task, batch = setting("bert", size=8, neighbours=1)
+    save_method(method, tmp_path)
+    found = method.state().tensors["neighbours.tokens"].clone()
+    table = task.model.get_input_embeddings().weight
+    with torch.no_grad():
+        table.copy_(table.roll(7, 0))
+    resumed = create("arch", **SETTINGS | {"neighbours": 1})
+    ready(resumed, task, batch)
+    assert not torch.equal(resumed.state().tensors["neighbours.tokens"], found)
+    load_method(resumed, tmp_path, torch.device("cpu"))
+    trained(resumed, task, batch, epoch=0)
+    trained(method, task, batch, epoch=0)
+    mine, theirs = (trained(one, task, batch, epoch=1) for one in (resumed, method))
+    assert all(same(*pair) for pair in zip(mine, theirs, strict=True))
+
+
+def test_the_cache_set_has_the_size_asked_for_and_depends_on_the_seed_alone() -> None:
+    task, batch = ModelTask(exact("bert")), batch_of("bert", 10)
+    corpus = survey(task, features_of(batch), Padded(0))
+    drawn = {}
+    for seed in (1, 2, 1):
+        method = create("arch", cache_fraction=0.35)
+        torch.manual_seed(int(torch.randint(2**20, ())))  # the global random state has no say
+        method.prepare(corpus, seed, torch.device("cpu"))
+        ids = method.state().tensors["cache.ids"].tolist()
+        assert len(set(ids)) == 3  # ⌊3.5⌋
+        assert drawn.setdefault(seed, ids) == ids
+    assert drawn[1] != drawn[2]
+
+
+def corpus_of(size: int) -> Corpus:
+    return Corpus({"tokens": torch.ones(size)}, {"tokens": 2}, {"tokens": torch.randn(size, 2)}, "")
+
+
+def test_the_size_of_the_cache_set_is_not_a_victim_of_rounding() -> None:
+    for size, fraction, count in ((100, 0.29, 29), (100, 0.57, 57), (1000, 0.001, 1), (10, 0.19, 1), (7, 1.0, 7)):
+        method = create("arch", cache_fraction=fraction)
+        method.prepare(corpus_of(size), 0, torch.device("cpu"))
+        assert len(method.state().tensors["cache.ids"]) == count
+
+
+def test_the_fraction_that_is_suggested_for_a_small_data_set_is_enough() -> None:
+    for size in range(2, 70):
+        with pytest.raises(ValueError, match="caches none; make it") as refused:
+            create("arch", cache_fraction=0.5 / size).prepare(corpus_of(size), 0, torch.device("cpu"))
+        suggested = float(re.search(r"make it (\S+) or more", str(refused.value))[1])
+        create("arch", cache_fraction=suggested).prepare(corpus_of(size), 0, torch.device("cpu"))
+
+
+def test_reuse_draws_no_random_numbers_and_writes_nothing() -> None:
+    method, task, batch = setting("bert")
+    trained(method, task, batch, epoch=0)
+    before = deepcopy(method.state().tensors)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    trained(method, task, batch, epoch=1, seed=3)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, method.state().tensors[name]) for name, value in before.items())
+
+
+def test_staleness_counts_the_epochs_since_the_refresh() -> None:
+    method, task, batch = setting("bert", refresh_every=3)
+    ages = [float(step(method, task, batch, epoch=epoch).measures["cache_staleness"]) for epoch in range(5)]
+    assert ages == [0, 1, 2, 0, 1]
+
+
+def test_arch_says_what_is_missing_before_the_first_step() -> None:
+    task, batch = ModelTask(exact("bert")), batch_of("bert")
+    with pytest.raises(RuntimeError, match=r"arch has no cache yet; call method.prepare\(corpus, seed, device\)"):
+        step(create("arch"), task, batch)
+    method, *_ = setting("bert")
+    with pytest.raises(KeyError, match="the batch has no 'sample_id'"):
+        step(method, task, {name: value for name, value in batch.items() if name != "sample_id"})
+    with pytest.raises(ValueError, match=r"cache_fraction 0\.1 of 6 samples caches none; make it 0\.1[78] or more"):
+        setting("bert", cache_fraction=0.1)
+    with pytest.raises(ValueError, match=r"neighbours must be at most the number of cached samples \(3\), got 4"):
+        setting("bert", neighbours=4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("radius", -1, "radius must be a finite number of 0 or more, got -1"),
+        ("cache_fraction", 1.5, "cache_fraction must be above 0 and at most 1, got 1.5"),
+        ("cache_fraction", 0, "cache_fraction must be above 0 and at most 1, got 0"),
+        ("cache_fraction", math.nan, "cache_fraction must be above 0 and at most 1, got nan"),
+        ("ema", 1, "ema must be at least 0 and below 1, got 1"),
+        ("ema", -0.1, "ema must be at least 0 and below 1, got -0.1"),
+        ("refresh_every", 0, "refresh_every must be a whole number of 1 or more, or None"),
+        ("refresh_every", -3, "refresh_every must be a whole number of 1 or more, or None .*, got -3"),
+        ("neighbours", 0, "neighbours must be a whole number of 1 or more, got 0"),
+        ("neighbour_choice", "far", "neighbour_choice must be one of nearest, random, got 'far'"),
+        ("weight", math.nan, "weight must be a finite number of 0 or more, got nan"),
+        ("cache_dtype", "int8", "cache_dtype must be one of float32, float16, got 'int8'"),
+        ("cache_device", "disk", "cache_device must be one of model, host, got 'disk'"),
+        ("divergence", "tv", "divergence must be one of kl, symmetric_kl, got 'tv'"),
+    ],
+)
+def test_arch_refuses_bad_values(option: str, value: Any, message: str) -> None:
+    for make in (registry["arch"], lambda **options: create("arch", **options)):
+        with pytest.raises(ValueError, match=message):
+            make(**{option: value})
+
+
+def test_arch_suggests_the_close_name_of_an_option() -> None:
+    with pytest.raises(ValueError, match=r"method 'arch' has no option 'neighbors' \(did you mean 'neighbours'\?\)"):
+        create("arch", neighbors=1)

@@ -1,0 +1,246 @@
+"""What a method does to a model, seen from outside: passes, the δ that reaches the embeddings, events, traces left."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advreg.core import ball
+from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock
+from advreg.hf.survey import survey
+from advreg.hf.task import ModelTask
+from advreg.methods import Method, StepReport
+from naive import Rows, sites
+from tiny_models import POSITIONS, VOCABULARY, tiny, tiny_batch
+
+Batch = dict[str, Tensor]
+
+torch.set_num_threads(1)  # models this small only wait for each other's threads
+
+
+# ---- models, data and steps
+
+
+def exact(family: str, **settings: Any) -> Any:
+    """A tiny model in which training mode is deterministic and rounding far below what is compared."""
+    return deepcopy(_built(family, **settings))
+
+
+@cache
+def _built(family: str, **settings: Any) -> Any:
+    return tiny(family, **({"dropout": 0.0, "dtype": torch.float64} | settings))
+
+
+def batch_of(family: str, size: int = 4, **settings: Any) -> Batch:
+    batch = tiny_batch(family, batch=size, **settings)
+    return {**batch, "sample_id": torch.arange(len(batch["input_ids"]))}
+
+
+def take(batch: Batch, rows: Sequence[int]) -> Batch:
+    return {name: value[torch.tensor(rows)] for name, value in batch.items()}
+
+
+def features_of(batch: Batch) -> list[dict[str, Any]]:
+    """A batch as a data set: one dict per sample, without padding and without an id."""
+    found = []
+    for row, mask in enumerate(batch["attention_mask"]):
+        labels = batch["labels"][row]
+        found.append(
+            {
+                "input_ids": batch["input_ids"][row][mask == 1].tolist(),
+                "labels": labels[labels != -100].tolist() if labels.dim() else labels.item(),
+            }
+        )
+    return found
+
+
+@dataclass
+class Padded:
+    """A collator: pads inputs on the side asked for, and labels on the right."""
+
+    pad: int
+    side: Literal["right", "left"] = "right"
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Batch:
+        inputs = [feature["input_ids"] for feature in features]
+        labels = [feature["labels"] for feature in features]
+        batch = {
+            "input_ids": self.fill(inputs, self.pad, self.side),
+            "attention_mask": self.fill([[1] * len(row) for row in inputs], 0, self.side),
+            "labels": self.fill(labels, -100, "right") if isinstance(labels[0], list) else torch.tensor(labels),
+        }
+        if "sample_id" in features[0]:
+            batch["sample_id"] = torch.tensor([feature["sample_id"] for feature in features])
+        return batch
+
+    @staticmethod
+    def fill(rows: list[list[int]], value: int, side: str) -> Tensor:
+        width = max(map(len, rows))
+        gaps = [[value] * (width - len(row)) for row in rows]
+        return torch.tensor([gap + row if side == "left" else row + gap for gap, row in zip(gaps, rows, strict=True)])
+
+
+def ready(method: Method, task: ModelTask, batch: Batch, seed: int = 0) -> None:
+    """Let the method see the batch as its whole training set."""
+    task.widths(batch)  # the silent pass that measures the widths is no pass of a step
+    method.prepare(survey(task, features_of(batch), Padded(task.model.config.pad_token_id)), seed, torch.device("cpu"))
+
+
+def step(method: Method, task: ModelTask, batch: Batch, *, epoch: int = 0, seed: int = 0, **ways: Any) -> StepReport:
+    """One step at a known random state; the update between FreeAT's replays clears the gradients and does no more."""
+    torch.manual_seed(seed)
+    ways.setdefault("update", task.model.zero_grad)
+    return method.step(task, batch, Clock(epoch, 0), **ways)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+
+def close(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-6) -> bool:
+    """Equal names, and every entry within the tolerance; and they are not all zero, which would prove nothing."""
+    assert set(mine) == set(theirs)
+    assert any(bool(value.any()) for value in theirs.values())
+    worst = max(float((mine[name].detach() - theirs[name].detach()).abs().max()) for name in theirs)
+    return worst < tolerance
+
+
+# ---- passes
+
+
+@dataclass
+class Pass:
+    """One pass over the model: how many rows it had, and what was added to each stream's embeddings."""
+
+    rows: int
+    deltas: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def perturbed(self) -> bool:
+        return any(bool(delta.any()) for delta in self.deltas.values())
+
+    def second_half(self) -> "Pass":
+        """The perturbed copies of a fused pass, whose clean copies must have been left alone."""
+        half = self.rows // 2
+        assert not any(bool(delta[:half].any()) for delta in self.deltas.values())
+        return Pass(half, {stream: delta[half:] for stream, delta in self.deltas.items()})
+
+    def samples(self, task: ModelTask, batch: Batch) -> list[Rows]:
+        """δ of each sample, one row per real token; padding must have been left alone."""
+        real = real_tokens(task, batch)
+        assert all(not bool(delta[~real[stream]].any()) for stream, delta in self.deltas.items())
+        return [{s: delta[row][real[s][row]] for s, delta in self.deltas.items()} for row in range(self.rows)]
+
+
+def real_tokens(task: ModelTask, batch: Batch) -> dict[str, Tensor]:
+    """Where there is a real token; said once more here, from the batch alone."""
+    inputs = batch["attention_mask"] == 1
+    if not task.model.config.is_encoder_decoder:
+        return {"tokens": inputs}
+    return {"encoder": inputs, "decoder": batch["labels"] != -100}
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[list[Pass]]:
+    """Every pass over the model, and the δ that came out of its embedding modules, whoever put it there.
+
+    A hook of ours would run before one that is registered later, and miss it; so the modules' `__call__` is wrapped.
+    """
+    passes: list[Pass] = []
+    rows = lambda _, __, inputs: passes.append(Pass(len(inputs["input_ids"])))  # noqa: E731
+    handle = model.register_forward_pre_hook(rows, with_kwargs=True)
+    modules = sites(model)
+    classes = {stream: type(module) for stream, module in modules.items()}
+    for stream, module in modules.items():
+        module.__class__ = _listening(type(module), stream, passes)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+        for stream, module in modules.items():
+            module.__class__ = classes[stream]
+
+
+def _listening(plain: type[nn.Module], stream: str, passes: list[Pass]) -> type[nn.Module]:
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        output: Tensor = plain.__call__(self, *args, **kwargs)
+        with torch.no_grad():
+            passes[-1].deltas[stream] = output.detach() - plain.forward(self, *args, **kwargs)
+        return output
+
+    return type(plain.__name__, (plain,), {"__call__": call})
+
+
+# ---- events
+
+
+class Wrapper(nn.Module):
+    """What DDP is to a model: `.module`, and a forward that must be followed by one backward."""
+
+    def __init__(self, module: nn.Module, events: list[str]) -> None:
+        super().__init__()
+        self.module = module
+        self.events = events
+
+    def forward(self, **inputs: Any) -> Any:
+        self.events.append("forward")
+        return self.module(**inputs)
+
+
+def heard(events: list[str]) -> Callable[[Tensor], None]:
+    """A `backward` that writes itself down."""
+
+    def backward(loss: Tensor) -> None:
+        events.append("backward")
+        loss.backward()
+
+    return backward
+
+
+# ---- noise
+
+
+def content_noise(patch: pytest.MonkeyPatch) -> None:
+    """Make each random draw a function of stream, token and its place in the sentence.
+
+    Then the noise follows a sample wherever a batch puts it, and batches that hold the same samples can be compared.
+    """
+    known: list[tuple[Tensor, str, Tensor]] = []
+    zeros = ModelTask.zeros
+
+    def zeros_noted(self: ModelTask, batch: Batch) -> Perturbation:
+        made = zeros(self, batch)
+        known.extend((made.masks[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
+        return made
+
+    @cache
+    def table(stream: str, width: int, normal: bool) -> Tensor:
+        generator = torch.Generator().manual_seed(len(stream))
+        shape = (VOCABULARY, POSITIONS, width)
+        kind = torch.randn if normal else torch.rand
+        return kind(shape, generator=generator, dtype=torch.float64)
+
+    def rows(values: Tensor, mask: Tensor, normal: bool) -> Tensor:
+        stream, ids = next((stream, ids) for other, stream, ids in known if other is mask)
+        place = mask.long().cumsum(1) - 1
+        drawn = table(stream, values.shape[-1], normal)[ids, place.clamp_min(0)].to(values.dtype)
+        return (drawn if normal else 2 * drawn - 1) * mask[..., None]
+
+    changed = {
+        ball.uniform_noise: lambda values, mask: rows(values, mask, False),
+        ball.normal_noise: lambda values, mask, scale: scale * rows(values, mask, True),
+    }
+    patch.setattr(ModelTask, "zeros", zeros_noted)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("advreg"):
+            for attribute, value in list(vars(module).items()):
+                if callable(value) and value in changed:
+                    patch.setattr(module, attribute, changed[value])
