@@ -82,24 +82,34 @@ class Limits:
 
     def check(self, batch: Mapping[str, Any]) -> None:
         """Refuse a batch the model has no class or no position for, naming the sample."""
+        self._check_length(batch.get("input_ids"), batch.get("attention_mask"), batch, "tokens")
         labels = batch.get("labels")
-        if self.classes is not None and isinstance(labels, Tensor) and not labels.is_floating_point():
-            wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= self.classes)
-            if bool(wrong.any()):
-                row = int(wrong.flatten(1).any(1).nonzero()[0]) if labels.dim() > 1 else int(wrong.nonzero()[0])
-                raise ValueError(
-                    f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has {self.classes} "
-                    f"classes (0–{self.classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend "
-                    "the labels"
-                )
-        tokens = batch.get("input_ids")
-        if self.positions is not None and isinstance(tokens, Tensor) and tokens.shape[1] > self.positions:
-            mask = batch.get("attention_mask", torch.ones_like(tokens))
-            row = int(mask.sum(1).argmax())
-            raise ValueError(
-                f"{_sample(batch, row)} has {int(mask[row].sum())} tokens (padded to {tokens.shape[1]}), but the model "
-                f"takes at most {self.positions}; tokenize with truncation=True, max_length={self.positions}"
-            )
+        if not isinstance(labels, Tensor) or labels.is_floating_point():
+            return  # scores, of any size and number
+        if self.classes is not None:
+            _check_classes(labels, self.classes, batch)
+        elif labels.dim() == 2:  # the target of a translation
+            self._check_length(labels, labels != IGNORED, batch, "target tokens")
+
+    def _check_length(self, tokens: Any, mask: Tensor | None, batch: Mapping[str, Any], what: str) -> None:
+        if not isinstance(tokens, Tensor) or self.positions is None or tokens.shape[1] <= self.positions:
+            return
+        lengths = (torch.ones_like(tokens) if mask is None else mask).sum(1)
+        row = int(lengths.argmax())
+        raise ValueError(
+            f"{_sample(batch, row)} has {int(lengths[row])} {what} (padded to {tokens.shape[1]}), but the model "
+            f"takes at most {self.positions}; tokenize with truncation=True, max_length={self.positions}"
+        )
+
+
+def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> None:
+    wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= classes)
+    if bool(wrong.any()):
+        row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
+        raise ValueError(
+            f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has {classes} classes "
+            f"(0–{classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend the labels"
+        )
 
 
 def _sample(batch: Mapping[str, Any], row: int) -> str:

@@ -57,6 +57,9 @@ def find_sites(model: nn.Module, site: str = "tokens") -> dict[str, nn.Module]:
 class Injection:
     """Adds δ to the outputs of the sites during a pass.
 
+    With ``site="tokens"`` δ is added to what the token-embedding module returns. Models that scale embeddings by √D do
+    it inside that module (BART, M2M100: δ is in the scaled unit) or after it (Marian: δ is scaled with the embedding).
+
     The hook computes output + δ in float32 (or wider) and casts back, so that a small δ is not rounded away before
     it is added. It runs only between ``with injection.adding(delta):`` and its end.
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from advreg.hf.wordpieces import train_tokenizer
@@ -15,7 +16,14 @@ from advreg.hf.wordpieces import train_tokenizer
 SCRATCH = "small"
 """Name of the model that is built from scratch, with a tokenizer trained on the training texts."""
 
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embd_pdrop")
+# BERT and its kin; BART, DistilBERT; ModernBERT; T5; GPT-2
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("dropout", "attention_dropout"),
+    *("embedding_dropout", "mlp_dropout"),
+    "dropout_rate",
+    *("embd_pdrop", "attn_pdrop", "resid_pdrop"),
+)
 
 
 class ModelError(ValueError):
@@ -49,7 +57,9 @@ def load_classifier(
         _set_dropout(config, dropout, name)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
-    return _from(AutoModelForSequenceClassification, name, config=config, dtype=torch.float32)
+    # a checkpoint that was trained for other classes gets a new head
+    options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
+    return _from(AutoModelForSequenceClassification, name, **options)
 
 
 def small_config(vocabulary: int, padding: int, dropout: float | None, head: dict[str, Any]) -> Any:
@@ -64,7 +74,7 @@ def small_config(vocabulary: int, padding: int, dropout: float | None, head: dic
         max_position_embeddings=128,
         pad_token_id=padding,
         hidden_dropout_prob=share,
-        attention_probs_dropout_prob=share,
+        attention_probs_dropout_prob=0.0,  # with it, attention on a CPU takes a slower path
         **head,
     )
 
@@ -96,7 +106,7 @@ def _from(cls: Any, name: str, **options: Any) -> Any:
     """``cls.from_pretrained(name)``, with an error that says what to do."""
     try:
         return cls.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         where = "is a folder, but" if Path(name).is_dir() else "is neither a folder here nor reachable on the hub:"
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ def survey(
     tables = {stream: table_of(module) for stream, module in find_sites(task.model, "tokens").items()}
     lengths: dict[str, list[Tensor]] = {stream: [] for stream in tables}
     vectors: dict[str, list[Tensor]] = {stream: [] for stream in tables}
-    digest = hashlib.sha256()
+    digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
     widths: dict[str, int] = {}
     with untouched_randomness():
         for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE):
@@ -47,14 +47,15 @@ def survey(
             for stream, (ids, mask) in task.tokens(batch).items():
                 lengths[stream].append(mask.sum(1))
                 vectors[stream].append(sentence_vectors(ids, mask, tables[stream]).cpu())
-                digest.update(real_tokens(ids, mask))
+                for digest, part in zip(digests[stream], (mask.sum(1), ids[mask]), strict=True):
+                    digest.update(part.to("cpu", torch.int64).numpy().tobytes())
             if advance is not None:
                 advance(len(batch["input_ids"]))
     return Corpus(
         {stream: torch.cat(parts).cpu() for stream, parts in lengths.items()},
         dict(widths),
         {stream: torch.cat(parts) for stream, parts in vectors.items()},
-        digest.hexdigest(),
+        combined(digest for pair in digests.values() for digest in pair),
     )
 
 
@@ -65,10 +66,9 @@ def sentence_vectors(ids: Tensor, mask: Tensor, table: Tensor) -> Tensor:
     return torch.einsum("bt,btd->bd", weights, table[ids].float())
 
 
-def real_tokens(ids: Tensor, mask: Tensor) -> bytes:
-    """Every sample's length and tokens as bytes, whatever the padding."""
-    packed = torch.cat([mask.sum(1), ids[mask]]).to("cpu", torch.int64)
-    return packed.numpy().tobytes()
+def combined(digests: Iterable[Any]) -> str:
+    """One fingerprint of several hashes."""
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
 def table_of(embedding: Any) -> Tensor:

@@ -1,0 +1,71 @@
+"""Passes and seconds, counted from outside."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from advreg.hf.counting import CountingTask, PassCount, Timer
+from advreg.hf.task import ModelTask
+from tiny_models import tiny, tiny_batch
+
+
+@pytest.fixture
+def counted() -> Any:
+    task, batch, count = ModelTask(tiny("bert", dropout=0.0)), tiny_batch("bert"), PassCount()
+    return CountingTask(task, count), task, batch, count
+
+
+def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
+    counting, task, batch, count = counted
+    delta = task.zeros(batch).map(lambda values, _: torch.full_like(values, 0.1)).leaf()
+    for call, passes in (
+        (lambda one: one.logits(batch), 1),
+        (lambda one: one.logits(batch, delta), 1),
+        (lambda one: one.peek(batch, delta), 1),
+        (lambda one: one.pair(batch, delta)[1], 2),
+        (lambda one: one.pair(batch, delta, fuse=False)[1], 2),
+        (lambda one: one.averaged(batch, task.parameters()), 1),
+    ):
+        before = count.forward
+        assert torch.equal(call(counting), call(task))
+        assert count.forward - before == passes
+    assert count.backward == 0
+
+
+def test_gradients_of_delta_and_of_parameters_are_backward_passes(counted: Any) -> None:
+    counting, task, batch, count = counted
+    delta = task.zeros(batch).leaf()
+    gradient = counting.gradient(counting.peek(batch, delta).sum(), delta)
+    assert bool(gradient.values["tokens"].any())
+    assert count.backward == 1
+    counting.counted(torch.Tensor.backward)(counting.loss(counting.logits(batch), batch))
+    assert count.backward == 2
+    assert task.model.classifier.weight.grad is not None
+
+
+def test_what_is_no_pass_is_not_counted(counted: Any) -> None:
+    counting, task, batch, count = counted
+    assert counting.items(batch) == task.items(batch)
+    assert set(counting.zeros(batch).values) == {"tokens"}
+    with counting.dropout("off"):
+        assert not task.model.training
+    assert count == PassCount()
+
+
+def test_means_are_per_step_and_there_is_none_before_the_first() -> None:
+    assert PassCount(9.0, 6.0, 3).per_step() == {"forward": 3.0, "backward": 2.0}
+    assert PassCount().per_step() == {"forward": 0.0, "backward": 0.0}
+    assert Timer(6.0, 3).per_step() == 2.0
+    assert Timer().per_step() == 0.0
+
+
+def test_the_timer_counts_from_start_to_stop_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 11.5, 100.0, 100.25])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    timer = Timer()
+    for _ in range(2):
+        timer.start()
+        timer.stop()
+    assert (timer.seconds, timer.updates) == (1.75, 2)

@@ -1,0 +1,183 @@
+"""Models from a folder, from nothing, and from where there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advreg.hf.models import ModelError, load_any, load_classifier, load_tokenizer
+from tiny_models import FAMILIES, tiny
+
+TEXTS = ["a cat sat on the mat", "dogs run far from the cat", "the mat is far"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer("small", TEXTS, max_length=32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: Any) -> str:
+    """A saved model with three classes, and its tokenizer."""
+    tiny("bert", vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def same(mine: nn.Module, theirs: nn.Module, but: str = "nothing") -> bool:
+    others = theirs.state_dict()
+    return all(torch.equal(value, others[name]) for name, value in mine.state_dict().items() if but not in name)
+
+
+# ---- from nothing
+
+
+def test_the_small_model_depends_on_the_seed_alone(tokenizer: Any) -> None:
+    first, other = (load_classifier("small", tokenizer, ["no", "yes"], seed) for seed in (3, 4))
+    torch.manual_seed(99)
+    again = load_classifier("small", tokenizer, ["no", "yes"], 3)
+    assert same(again, first)
+    assert not same(other, first)
+
+
+def test_the_small_model_fits_its_tokenizer_and_labels(tokenizer: Any) -> None:
+    model = load_classifier("small", tokenizer, ["no", "yes", "maybe"], 0, dropout=0.25)
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
+    assert model.config.problem_type == "single_label_classification"
+    assert (model.config.hidden_dropout_prob, model.dropout.p) == (0.25, 0.25)
+    assert model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits.shape == (3, 3)
+
+
+def test_without_labels_it_is_a_regression(tokenizer: Any) -> None:
+    model = load_classifier("small", tokenizer, None, 0)
+    assert model.config.problem_type == "regression"
+    assert model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits.shape == (3, 1)
+
+
+# ---- from a folder
+
+
+def test_a_saved_model_comes_back_with_its_head(folder: str, tokenizer: Any) -> None:
+    model = load_classifier(folder, tokenizer, ["a", "b", "c"], 0)
+    assert same(model, tiny("bert", vocab_size=len(tokenizer)))
+    assert model.dtype == torch.float32
+    read = load_tokenizer(folder, [], max_length=32)
+    assert read(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], None])
+def test_for_other_classes_a_saved_model_gets_a_new_head_by_the_seed(
+    labels: list[str] | None, folder: str, tokenizer: Any
+) -> None:
+    first, again, other = (load_classifier(folder, tokenizer, labels, seed) for seed in (1, 1, 2))
+    assert same(first, tiny("bert", vocab_size=len(tokenizer)), but="classifier")
+    assert first.classifier.weight.shape[0] == len(labels or ["score"])
+    assert same(first, again)
+    assert not torch.equal(first.classifier.weight, other.classifier.weight)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert", "t5", "gpt2", "llama", "bart"])
+def test_dropout_is_set_wherever_the_encoder_has_it(family: str, tmp_path: Path, tokenizer: Any) -> None:
+    tiny(family).save_pretrained(tmp_path)
+    model = load_classifier(str(tmp_path), tokenizer, ["a", "b", "c"], 0, dropout=0.37)
+    config = model.config.to_dict()
+    left = {
+        name
+        for name, value in config.items()
+        if "drop" in name and "layerdrop" not in name and isinstance(value, float) and value != 0.37
+    }
+    assert left <= {
+        "classifier_dropout",
+        "seq_classif_dropout",
+        "qa_dropout",
+        "activation_dropout",
+        "summary_first_dropout",
+    }
+
+
+def test_a_family_without_dropout_says_so(tmp_path: Path, tokenizer: Any) -> None:
+    from transformers import MambaConfig
+
+    from advreg.hf.models import _set_dropout
+
+    with pytest.raises(ModelError, match="dropout cannot be set for 'x': its config has none of hidden_dropout_prob"):
+        _set_dropout(MambaConfig(), 0.1, "x")
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end(folder: str, tmp_path: Path, tokenizer: Any) -> None:
+    bare = load_tokenizer(folder, [], max_length=32)
+    bare.eos_token, bare.pad_token = "[SEP]", None
+    bare.save_pretrained(tmp_path / "bare")
+    assert load_tokenizer(str(tmp_path / "bare"), [], 32).pad_token == "[SEP]"
+
+
+def test_a_model_without_padding_gets_the_tokenizer_s(tmp_path: Path, tokenizer: Any) -> None:
+    tiny("gpt2", pad_token_id=None).save_pretrained(tmp_path)
+    assert load_classifier(str(tmp_path), tokenizer, ["a", "b", "c"], 0).config.pad_token_id == tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_model_comes_back_as_what_it_was_saved_as(family: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    model.save_pretrained(tmp_path)
+    read = load_any(str(tmp_path))
+    assert type(read) is type(model)
+    assert same(read, model)
+    assert load_any(str(tmp_path), "float16").dtype == torch.float16
+
+
+def test_a_bare_encoder_gets_a_classification_head(tmp_path: Path) -> None:
+    tiny("bert").bert.save_pretrained(tmp_path)
+    assert type(load_any(str(tmp_path))).__name__ == "BertForSequenceClassification"
+
+
+# ---- from where there is none
+
+
+def _nowhere(folder: Path) -> str:
+    return str(folder / "nowhere")
+
+
+def _empty(folder: Path) -> str:
+    return str(folder)
+
+
+def _no_json(folder: Path) -> str:
+    tiny("bert").save_pretrained(folder)
+    (folder / "config.json").write_text("{no")
+    return str(folder)
+
+
+def _no_weights(folder: Path) -> str:
+    tiny("bert").save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    return str(folder)
+
+
+def _broken_weights(folder: Path) -> str:
+    tiny("bert").save_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(b"cut off in mid-save")
+    return str(folder)
+
+
+@pytest.mark.parametrize("make", [_nowhere, _empty, _no_json, _no_weights, _broken_weights])
+def test_what_cannot_be_loaded_is_named_with_the_way_out(make: Any, tmp_path: Path, tokenizer: Any) -> None:
+    name = make(tmp_path)
+    where = "is neither a folder here nor reachable on the hub:" if make is _nowhere else "is a folder, but"
+    for load in (lambda: load_classifier(name, tokenizer, ["a", "b"], 0), lambda: load_any(name)):
+        with pytest.raises(ModelError) as caught:
+            load()
+        text = str(caught.value)
+        assert text.startswith(f"model '{name}' {where} ")
+        assert text.endswith("Give 'small', a folder with config.json and weights, or a hub name")
+        assert "\n" not in text
+
+
+def test_a_dtype_that_is_none_is_refused() -> None:
+    for dtype in ("int8", "floof"):
+        with pytest.raises(ModelError, match=f"dtype must be float32, float16, bfloat16 or float64, got '{dtype}'"):
+            load_any("small", dtype)

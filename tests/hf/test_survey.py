@@ -1,0 +1,177 @@
+"""The pass over the data before training: sentence vectors, lengths, a fingerprint, and no trace."""
+
+import random
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from torch import Tensor
+
+from advreg.hf import survey as module
+from advreg.hf.data import IdCollator, Identified
+from advreg.hf.survey import sentence_vectors, survey, table_of
+from advreg.hf.task import ModelTask, decoder_inputs
+from observe import Padded, features_of
+from tiny_models import FAMILIES, tiny, tiny_batch
+
+
+def surveyed(family: str, rows: Any, side: str = "right") -> Any:
+    model = tiny(family)
+    return survey(ModelTask(model), rows, Padded(model.config.pad_token_id, side))  # type: ignore[arg-type]
+
+
+def rows_of(family: str, size: int = 7) -> list[dict[str, Any]]:
+    return features_of(tiny_batch(family, batch=size))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("at_once", [3, 256])
+def test_a_sentence_is_the_mean_of_its_words_and_nothing_else(
+    family: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No padding, but every real token: also a repeated one, and one in the place of a special token."""
+    monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", at_once)
+    model, rows = tiny(family), rows_of(family)
+    corpus = surveyed(family, rows)
+    encoder_decoder = model.config.is_encoder_decoder
+    tables = {"tokens": model.get_input_embeddings().weight}
+    if encoder_decoder:
+        tables = {
+            name: getattr(model, f"get_{name}")().get_input_embeddings().weight for name in ("encoder", "decoder")
+        }
+    assert set(corpus.vectors) == set(tables)
+    assert len(corpus) == 7
+    for stream, table in tables.items():
+        for index, row in enumerate(rows):
+            tokens = row["input_ids"]
+            if stream == "decoder":
+                tokens = decoder_inputs(model, torch.tensor([row["labels"]]))[0].tolist()
+            expected = sum(table[token].detach() for token in tokens) / len(tokens)
+            assert torch.allclose(corpus.vectors[stream][index], expected, atol=1e-6)
+            assert int(corpus.lengths[stream][index]) == len(tokens)
+        assert corpus.widths[stream] == table.shape[1]
+
+
+def test_sentence_vectors_of_special_tokens_and_of_nothing() -> None:
+    table = torch.randn(6, 4)
+    ids = torch.tensor([[0, 1, 1, 0], [0, 0, 0, 0], [2, 3, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    found = sentence_vectors(ids, mask, table)
+    assert torch.allclose(found[0], (table[0] + 2 * table[1]) / 3, atol=1e-6)
+    assert torch.equal(found[1], torch.zeros(4))  # a zero, and no division by it
+    assert torch.allclose(found[2], (table[2] + table[3] + 2 * table[0]) / 4, atol=1e-6)
+
+
+# ---- fingerprint
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_the_fingerprint_changes_with_any_token_and_with_the_order(family: str) -> None:
+    known = {surveyed(family, rows_of(family)).fingerprint}
+    assert surveyed(family, rows_of(family)).fingerprint in known
+    for index, place in ((0, 0), (0, -1), (3, 1), (6, 2)):
+        rows = rows_of(family)
+        rows[index]["input_ids"][place] += 1
+        known.add(surveyed(family, rows).fingerprint)
+    if family == "marian":
+        rows = rows_of(family)
+        rows[2]["labels"][0] += 1
+        known.add(surveyed(family, rows).fingerprint)
+    known.add(surveyed(family, rows_of(family)[::-1]).fingerprint)
+    known.add(surveyed(family, rows_of(family)[:-1]).fingerprint)
+    rows = rows_of(family)
+    rows[1]["input_ids"].insert(0, rows[0]["input_ids"].pop())  # the same tokens, cut elsewhere
+    known.add(surveyed(family, rows).fingerprint)
+    assert len(known) == (9 if family == "marian" else 8)
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_the_fingerprint_does_not_change_with_padding_or_ids(family: str) -> None:
+    rows = rows_of(family)
+    model = tiny(family, seed=4)  # nor with the weights
+    pad = model.config.pad_token_id
+
+    def wide(features: Any) -> dict[str, Tensor]:
+        long = {"input_ids": [7] * 40, "labels": [7] * 40 if family == "marian" else 0}
+        return {name: value[:-1] for name, value in Padded(pad)([*features, long]).items()}
+
+    found = {
+        surveyed(family, rows).fingerprint,
+        surveyed(family, rows, "left").fingerprint,
+        survey(ModelTask(model), Identified(rows), IdCollator(Padded(pad))).fingerprint,
+        survey(ModelTask(model), rows, wide).fingerprint,
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 256])
+def test_the_fingerprint_does_not_change_with_the_samples_read_at_once(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    whole = surveyed("marian", rows_of("marian")).fingerprint
+    monkeypatch.setattr("advreg.hf.survey._SAMPLES_AT_ONCE", at_once)
+    assert surveyed("marian", rows_of("marian")).fingerprint == whole
+
+
+# ---- no trace
+
+
+class Dicey(Padded):
+    """A collator that draws from every generator, as one that masks words does."""
+
+    def __call__(self, features: Any) -> dict[str, Tensor]:
+        batch = super().__call__(features)
+        change = random.randrange(3) + np.random.randint(3) + int(torch.randint(3, ()))
+        batch["input_ids"] = 5 + (batch["input_ids"] + change) % 40
+        return batch
+
+
+def test_no_generator_is_touched_and_random_collators_do_the_same_each_time() -> None:
+    task, rows = ModelTask(tiny("bert")), rows_of("bert")
+    found = []
+    for seed in (0, 1):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        expected = (random.random(), np.random.rand(), float(torch.rand(())))
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        found.append(survey(task, rows, Dicey(0)).fingerprint)
+        assert (random.random(), np.random.rand(), float(torch.rand(()))) == expected
+    assert found[0] == found[1]
+
+
+def test_generators_are_given_back_when_the_collator_raises() -> None:
+    def broken(features: Any) -> Any:
+        random.random(), np.random.rand(), torch.rand(())
+        raise ZeroDivisionError
+
+    states = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError):
+        survey(ModelTask(tiny("bert")), rows_of("bert"), broken)
+    assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[union-attr]
+
+
+def test_an_empty_training_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="the training set must have at least one sample, got none"):
+        surveyed("bert", [])
+
+
+def test_progress_is_told() -> None:
+    done: list[int] = []
+    survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), done.append)
+    assert sum(done) == 7
+
+
+@pytest.mark.parametrize(
+    "settings", [{"target_modules": ["word_embeddings"]}, {"modules_to_save": ["word_embeddings"]}]
+)
+def test_the_table_is_found_inside_peft_s_wrapper(settings: dict[str, Any]) -> None:
+    plain = tiny("bert")
+    wrapped = peft.get_peft_model(tiny("bert"), peft.LoraConfig(**{"target_modules": ["query"]} | settings))
+    table = table_of(wrapped.get_base_model().get_input_embeddings())
+    assert torch.equal(table, plain.get_input_embeddings().weight)
+    assert not table.requires_grad
