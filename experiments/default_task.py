@@ -19,12 +19,12 @@ from typing import Any
 
 def arch(**options: Any) -> dict[str, Any]:
     radius = options.pop("radius", 0.3)
-    return {"method": "arch", "options": {"radius": radius, "step_size": radius, "refresh_every": 5, **options}}
+    return {"method": "arch", "options": {"radius": radius, "step_size": radius, "refresh_every": 3, **options}}
 
 
 GRID: list[dict[str, Any]] = [
     {"method": "standard"},
-    *(arch(refresh_every=every, cache_fraction=share) for every in (1, 2, 5, None) for share in (0.1, 1.0)),
+    *(arch(refresh_every=every, cache_fraction=share) for every in (1, 3, 6, None) for share in (0.1, 1.0)),
     *(arch(radius=radius) for radius in (0.1, 1.0)),
     arch(weight=3.0),
     arch(neighbour_choice="random"),

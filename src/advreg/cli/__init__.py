@@ -12,14 +12,8 @@ def main() -> None:
 
     try:
         app()
-    except KeyboardInterrupt:
-        print(
-            "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume",
-            file=sys.stderr,
-        )
-        sys.exit(130)
-    except user_errors() as error:
-        if os.environ.get("ADVREG_DEBUG"):
+    except Exception as error:  # not "except user_errors()": every way out would import transformers for it
+        if os.environ.get("ADVREG_DEBUG") or not isinstance(error, user_errors()):
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -36,15 +36,21 @@ def user_errors() -> tuple[type[BaseException], ...]:
     )  # fmt: skip
 
 
-@app.callback()
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
-) -> None:
-    if version:
+def print_version(wanted: bool) -> None:
+    if wanted:
         from advreg import __version__
 
         console.print(f"advreg {__version__}", highlight=False)
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    pass  # the version is printed before a command is asked for
 
 
 @app.command()
@@ -63,8 +69,14 @@ def train(
     """
     from advreg.cli.train import run_all
 
-    given = {name: value for name, value in flags.items() if value}
-    run_all(read_settings(config, given, parse_assignments(set_ or [])), resume, console)
+    given = {name: value for name, value in flags.items() if value not in (None, [])}
+    settings = read_settings(config, given, parse_assignments(set_ or []))
+    try:
+        run_all(settings, resume, console)
+    except KeyboardInterrupt:
+        hint = "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume"
+        typer.echo(hint, err=True)
+        raise typer.Exit(130) from None
 
 
 @app.command()

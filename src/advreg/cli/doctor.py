@@ -7,10 +7,12 @@ from rich.table import Table
 
 from advreg.hf.doctor import Finding, examine
 from advreg.hf.models import load_any
+from advreg.hf.run import quiet_libraries
 
 
 def report(name: str, site: str, radius: float, dtype: str, checkpointing: bool, console: Console) -> int:
     """Examine a model, print the findings; 0 if all is well, 1 otherwise."""
+    quiet_libraries()
     model = load_any(name, dtype)
     model.train()
     if checkpointing:

@@ -130,10 +130,12 @@ def bytes_text(count: int) -> str:
     """A number of bytes for people.
 
     Example:
-        >>> bytes_text(0), bytes_text(2_500_000)
-        ('–', '2.5 MB')
+        >>> bytes_text(0), bytes_text(8_192), bytes_text(2_500_000)
+        ('–', '8.2 kB', '2.5 MB')
     """
-    return f"{count / 1e6:.1f} MB" if count else "–"
+    if count == 0:
+        return "–"
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def _mean(records: Sequence[RunRecord], kind: str) -> str:

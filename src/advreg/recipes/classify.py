@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from advreg import record as records
-from advreg.hf.arguments import check_fields
+from advreg.hf.arguments import check_fields, training_arguments
 from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
+from advreg.hf.injection import find_sites
 from advreg.hf.models import load_classifier, load_tokenizer
 from advreg.hf.run import Job, Result, device_name, fine_tune
 from advreg.methods import Method
@@ -23,7 +25,7 @@ from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
-_LOGS_PER_RUN = 50
+_LOGS_PER_RUN, _EVALUATIONS_PER_RUN = 50, 4
 
 Notice = Callable[[str], None]
 OnStep = Callable[["Plan", int, int, Mapping[str, float]], None]
@@ -58,7 +60,7 @@ class Plan:
             "learning_rate": settings.peak_learning_rate,
             "warmup": settings.warmup,
             "precision": settings.precision,
-            "max_length": settings.max_length,
+            "max_length": settings.text_length,
             "encoder_dropout": settings.encoder_dropout,
             "training": dict(settings.training),
         }
@@ -97,10 +99,11 @@ def choose_folder(settings: TrainSettings, resume: bool) -> Path:
             )
         return folder
     stem = f"{settings.task}-{Path(settings.model).name}"
-    taken = [folder for folder in _numbered(Path("runs"), stem) if _has_runs(folder)]
+    taken = _taken(Path("runs"), stem)
+    newest = max(taken, default=0)
     if resume and taken:
-        return taken[-1]
-    return next(folder for folder in _numbered_names(Path("runs"), stem) if not _has_runs(folder))
+        return taken[newest]
+    return Path("runs") / (f"{stem}-{newest + 1}" if taken else stem)
 
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
@@ -129,9 +132,12 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
     settings, data = plan.settings, plan.data
     check_fields(settings.training)
     texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
-    tokenizer = load_tokenizer(settings.model, texts, settings.max_length or 64)
+    tokenizer = load_tokenizer(settings.model, texts, settings.text_length or 64)
     model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, settings.encoder_dropout)
-    longest = longest_input(tokenizer, Limits.of(model).positions, settings.max_length)
+    find_sites(model, settings.site)
+    fields = training_fields(plan, len(data.train))
+    training_arguments(plan.folder, settings.precision, fields)
+    longest = longest_input(tokenizer, Limits.of(model).positions, settings.text_length)
     splits = {}
     for name, examples in (("train", data.train), ("dev", data.dev)):
         pairs = [example.pair or "" for example in examples] if data.has_pairs else None
@@ -150,7 +156,7 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
         folder=plan.folder,
         precision=settings.precision,
         site=settings.site,
-        fields=training_fields(plan, len(data.train)),
+        fields=fields,
     )
 
 
@@ -163,12 +169,13 @@ def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
         "per_device_train_batch_size": settings.batch_size,
         "per_device_eval_batch_size": max(settings.batch_size, 64),
         "learning_rate": settings.peak_learning_rate,
-        "warmup_steps": int(steps * settings.warmup),
+        "warmup_steps": settings.warmup,  # below 1 a share of the steps, which accumulation and max_steps change
         "lr_scheduler_type": "linear",
         "seed": plan.seed,
         "data_seed": plan.seed,
         "logging_steps": max(1, steps // _LOGS_PER_RUN),
-        "eval_strategy": "epoch",
+        "eval_strategy": "steps",
+        "eval_steps": max(1, steps // _EVALUATIONS_PER_RUN),
         "save_strategy": "epoch",
         "save_total_limit": 2,
         "report_to": "none",
@@ -244,19 +251,11 @@ def _has_runs(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))
 
 
-def _numbered_names(parent: Path, stem: str) -> Iterator[Path]:
-    yield parent / stem
-    number = 2
-    while True:
-        yield parent / f"{stem}-{number}"
-        number += 1
-
-
-def _numbered(parent: Path, stem: str) -> list[Path]:
-    """Folders of this name that exist, oldest first."""
-    found: list[Path] = []
-    for folder in _numbered_names(parent, stem):
-        if not folder.is_dir():
-            return found
-        found.append(folder)
-    return found
+def _taken(parent: Path, stem: str) -> dict[int, Path]:
+    """Folders with runs by their numbers; there are gaps where some were deleted."""
+    numbered = {1: parent / stem}
+    for folder in parent.glob(f"{glob.escape(stem)}-*"):
+        number = folder.name.removeprefix(f"{stem}-")
+        if number.isdecimal():
+            numbered[int(number)] = folder
+    return {number: folder for number, folder in numbered.items() if _has_runs(folder)}

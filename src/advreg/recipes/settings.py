@@ -21,7 +21,21 @@ DOCSTRINGS = "docstrings"
 FILES = "files"
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
-_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {"arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 5}}
+_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {"arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3}}
+_DEFAULT_TASK_LENGTH = 32
+
+
+# Fields of TrainingArguments that are settings of ours; set twice, they would make the record untrue.
+_OWN_FLAGS = {
+    "num_train_epochs": "--epochs",
+    "per_device_train_batch_size": "--batch-size",
+    "learning_rate": "--learning-rate",
+    "seed": "--seed",
+    "bf16": "--precision",
+    "fp16": "--precision",
+    "output_dir": "--output",
+}
+_SEEDS = 2**32  # what numpy takes
 
 
 class SettingsError(ValueError):
@@ -49,12 +63,12 @@ class TrainSettings:
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
     preset: Preset | None = setting(None, "the paper's options for arch and smart")
     seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
-    epochs: int = setting(20, "passes over the training data")
+    epochs: int = setting(12, "passes over the training data")
     batch_size: int = setting(32, "samples per step")
     learning_rate: float | None = setting(None, "peak learning rate; 1e-3 for small, 5e-5 for other models")
     warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
     precision: Precision = setting("fp32", "floating-point precision of the training")
-    max_length: int | None = setting(None, "tokens a text is cut to; 128 or what the model takes")
+    max_length: int | None = setting(None, "tokens a text is cut to; 128 or what the model takes (built-in task: 32)")
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
     output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
@@ -64,13 +78,16 @@ class TrainSettings:
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_data()
-        for name in self.methods:
-            self.method(name)
         for name in self.options:
             if name not in registry:
                 raise SettingsError(
                     f"options are given for the method '{name}'{suggest(name, registry)}, which is unknown"
                 )
+        for name in (*self.methods, *self.options):
+            self.method(name)
+        for name in self.training:
+            if name in _OWN_FLAGS:
+                raise SettingsError(f"training field '{name}' has a setting of its own; use {_OWN_FLAGS[name]} instead")
 
     def method(self, name: str) -> Method:
         """A new instance of one of the methods, with its options."""
@@ -80,7 +97,18 @@ class TrainSettings:
         """Options that hold where the user gave none: a preset, or what suits the built-in task."""
         if self.preset is not None:
             return preset(self.preset, name)
-        return _DEFAULT_TASK_OPTIONS.get(name, {}) if (self.task, self.model) == (DOCSTRINGS, "small") else {}
+        return _DEFAULT_TASK_OPTIONS.get(name, {}) if self._is_built_in else {}
+
+    @property
+    def _is_built_in(self) -> bool:
+        return (self.task, self.model) == (DOCSTRINGS, "small")
+
+    @property
+    def text_length(self) -> int | None:
+        """Tokens a text is cut to; ``None`` leaves it to the model."""
+        if self.max_length is None and self._is_built_in:
+            return _DEFAULT_TASK_LENGTH
+        return self.max_length
 
     @property
     def peak_learning_rate(self) -> float:
@@ -89,10 +117,13 @@ class TrainSettings:
         return 1e-3 if self.model == "small" else 5e-5
 
     def _check_numbers(self) -> None:
-        if not self.methods:
-            raise SettingsError("method must be given at least once, got none")
+        if not self.methods or len(set(self.methods)) != len(self.methods):
+            raise SettingsError(f"methods must be different ones, at least one, got {list(self.methods)}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise SettingsError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
+        for seed in self.seeds:
+            if not 0 <= seed < _SEEDS:
+                raise SettingsError(f"seeds must be at least 0 and below {_SEEDS}, got {seed}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
@@ -124,7 +155,10 @@ def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping
         training: fields of TrainingArguments.
     """
     values = dict(_read_toml(path)) if path is not None else {}
-    options = {name: dict(values.pop(name)) for name in registry if isinstance(values.get(name), dict)}
+    for name in (*registry, "training"):
+        if not isinstance(values.get(name, {}), dict):
+            raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
+    options = {name: dict(values.pop(name)) for name in registry if name in values}
     _require_known(values, path)
     merged = {**values, **{name: value for name, value in flags.items() if name in _names()}}
     hints = get_type_hints(TrainSettings)
@@ -157,8 +191,11 @@ def _names() -> list[str]:
 def _typed(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(coerce(name, item, get_args(hint)[0]) for item in items)
-    return coerce(name, value, hint)
+        return tuple(_typed(name, item, get_args(hint)[0]) for item in items)
+    found = coerce(name, value, hint)
+    if hint in (str, str | None) and found is not None and not (isinstance(found, str) and found):
+        raise SettingsError(f"{name} must be a text, not empty, got {value!r}; correct it or leave it out")
+    return found
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
