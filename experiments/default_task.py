@@ -1,6 +1,6 @@
 """Which settings suit the built-in task: a grid of methods and options, several runs side by side.
 
-    python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD) --seeds 5 --jobs 16
+    python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD) --seeds 8 --jobs 16
 
 Each line of OUT is one run: its settings, dev accuracy and time per step. Runs already in OUT are not repeated.
 Without --train the data comes from the running Python's own standard library.
@@ -51,6 +51,7 @@ def run_one(job: tuple[dict[str, Any], int, str | None, str | None, str]) -> dic
         dev=dev,
         methods=(point["method"],),
         seeds=(seed,),
+        max_length=32,
         options={point["method"]: point.get("options", {})},
         training={"save_strategy": "no", "eval_strategy": "no"},
     )
