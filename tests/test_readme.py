@@ -121,17 +121,20 @@ def grid_point(label: str) -> dict[str, Any]:
     return {"method": method, "options": options} if options else {"method": method}
 
 
-def accuracy_rows() -> list[tuple[str, str]]:
-    pattern = r"^\| ((?:Standard|R3F|ARCH|SMART|FreeLB|FreeAT)[^|]*) \| (0\.\d+ ± 0\.\d+) \|$"
+def accuracy_rows() -> list[tuple[str, str, str, str]]:
+    pattern = r"^\| ((?:Standard|R3F|ARCH|SMART|FreeLB|FreeAT)[^|]*) \| ([\d.]+), ([\d.]+) \| (0\.\d+ ± 0\.\d+) \|$"
     return re.findall(pattern, README, flags=re.MULTILINE)
 
 
-def test_every_accuracy_in_the_readme_is_the_one_on_record() -> None:
+def test_every_accuracy_and_pass_in_the_readme_is_the_one_on_record() -> None:
     lines = (ROOT / "results" / "default_task.jsonl").read_text(encoding="utf-8").splitlines()
     runs = [json.loads(line) for line in lines]
     rows = accuracy_rows()
     assert len(rows) == 10
-    for label, shown in rows:
-        scores = [run["accuracy"] for run in runs if run["point"] == grid_point(label)]
-        assert len(scores) == 5, label
+    for label, forward, backward, shown in rows:
+        mine = [run for run in runs if run["point"] == grid_point(label)]
+        assert len(mine) == 8, label
+        scores = [run["accuracy"] for run in mine]
         assert shown == f"{statistics.fmean(scores):.3f} ± {statistics.stdev(scores):.3f}", label
+        for kind, text in (("forward", forward), ("backward", backward)):
+            assert text == f"{statistics.fmean(run['passes'][kind] for run in mine):.2f}", label
