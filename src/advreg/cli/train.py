@@ -79,9 +79,10 @@ class Notices:
 def comparison(done: Sequence[RunRecord]) -> Table:
     """The table: scores over seeds, and what each method costs beside Standard."""
     score, _ = main_score(done[0])
-    table = Table(title=f"{done[0].task.name}: dev {score}, mean ± sd over seeds")
-    for column in ("method", "seeds", score, "time per step / Standard", "forward", "backward", "cache"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    title = f"{done[0].task.name}: dev {score}, mean ± sd over seeds"
+    table = Table(title=title, caption="step time: relative to Standard; forward, backward: passes per step")
+    for column in ("method", "seeds", score, "step time", "forward", "backward", "cache"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for method in dict.fromkeys(record.method.name for record in done):
         mine = [record for record in done if record.method.name == method]
         table.add_row(

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import doctest
+import io
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from advreg.cli import train
+from advreg.cli.train import Notices, bytes_text, comparison, main_score, relative_time, spread
+from advreg.record import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
+
+scores = st.floats(-1, 1, width=32)
+seconds = st.floats(1e-4, 10)
+
+
+def record(method: str, seed: int, time: float | None = 1.0, **outcome: Any) -> RunRecord:
+    timing = {"seconds_per_step": time, "steps": 10.0}
+    return RunRecord(
+        name=f"{method}-seed{seed}",
+        method=MethodInfo(name=method),
+        task=TaskInfo(name="reviews"),
+        model=ModelInfo(name="small"),
+        training=TrainingInfo(epochs=1, batch_size=8, learning_rate=1e-3, precision="fp32", seed=seed),
+        environment={},
+        started="2026-01-01T00:00:00+00:00",
+        outcome=Outcome(
+            **{"metrics": {"accuracy": 0.5}, "timing": timing, "passes": {"forward": 1, "backward": 1}} | outcome
+        ),
+    )
+
+
+def rows(done: Sequence[RunRecord]) -> dict[str, list[str]]:
+    table = comparison(done)
+    columns = [list(map(str, column.cells)) for column in table.columns]
+    return {row[0]: list(row[1:]) for row in zip(*columns, strict=True)}
+
+
+@given(st.lists(scores, min_size=2, max_size=8))
+def test_spread_is_the_mean_and_the_sample_standard_deviation(values: list[float]) -> None:
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = sum((value - mean) ** 2 for value in exact) / (len(exact) - 1)
+    shown_mean, shown_deviation = spread(values).split(" ± ")
+    assert float(shown_mean) == pytest.approx(float(mean), abs=0.00051)
+    assert float(shown_deviation) == pytest.approx(math.sqrt(variance), abs=0.00051)
+
+
+def test_a_single_value_has_no_deviation() -> None:
+    assert spread([0.25]) == "0.250"
+
+
+@given(st.dictionaries(st.integers(0, 20), st.tuples(seconds, seconds), min_size=1, max_size=5))
+def test_relative_time_averages_the_ratios_seed_by_seed(times: dict[int, tuple[float, float]]) -> None:
+    plain = [record("standard", seed, time[0]) for seed, time in times.items()]
+    mine = [record("arch", seed, time[1]) for seed, time in reversed(times.items())]
+    expected = sum(time[1] / time[0] for time in times.values()) / len(times)
+    assert float(relative_time(mine, [*mine, *plain])) == pytest.approx(expected, rel=1e-3, abs=0.00501)
+    assert relative_time(plain, [*mine, *plain]) == "1.00"
+
+
+def test_relative_time_leaves_out_seeds_that_standard_did_not_run() -> None:
+    mine = [record("arch", 1, 3.0), record("arch", 2, 100.0)]
+    assert relative_time(mine, [*mine, record("standard", 1, 2.0)]) == "1.50"
+
+
+@pytest.mark.parametrize(
+    "plain", [[], [record("standard", 2)], [record("standard", 1, 0.0)], [record("standard", 1, None)]]
+)
+def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(plain: list[RunRecord]) -> None:
+    mine = [record("arch", 1)]
+    assert relative_time(mine, [*mine, *plain]) == "–"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "–"),
+        (40, "0.0 kB"),
+        (50, "0.1 kB"),
+        (8_192, "8.2 kB"),
+        (999_000, "999.0 kB"),
+        (1_000_000, "1.0 MB"),
+        (2_560_000_000, "2560.0 MB"),
+    ],
+)
+def test_bytes_are_shown_in_units_that_fit(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+def test_the_table_has_a_row_for_each_method_in_the_order_of_the_runs() -> None:
+    done = [
+        record("standard", 0, 1.0, metrics={"accuracy": 0.5}),
+        record("arch", 0, 3.0, metrics={"accuracy": 0.75}, passes={"forward": 2, "backward": 1}, cache_bytes=2 * 10**6),
+        record("standard", 1, 2.0, metrics={"accuracy": 0.75}),
+        record("arch", 1, 2.0, metrics={"accuracy": 1.0}, passes={"forward": 3, "backward": 1.5}, cache_bytes=10**6),
+    ]
+    assert rows(done) == {
+        "standard": ["2", "0.625 ± 0.177", "1.00", "1.00", "1.00", "–"],
+        "arch": ["2", "0.875 ± 0.177", "2.00", "2.50", "1.25", "2.0 MB"],
+    }
+    assert list(rows(done)) == ["standard", "arch"]
+    assert comparison(done).title == "reviews: dev accuracy, mean ± sd over seeds"
+    assert [column.header for column in comparison(done).columns][3] == "step time"
+
+
+def test_a_regression_is_judged_by_pearson_and_a_missing_score_is_not_a_number() -> None:
+    scored = record("r3f", 0, metrics={"pearson": 0.5, "rmse": 0.1})
+    assert main_score(scored) == ("pearson", 0.5)
+    missing = record("r3f", 0, metrics={"pearson": None, "rmse": None})
+    assert math.isnan(main_score(missing)[1])
+    assert rows([missing])["r3f"][1] == "nan"
+
+
+def test_a_notice_is_printed_once_and_another_one_too() -> None:
+    out = io.StringIO()
+    notices = Notices(Console(file=out, width=20))
+    for text in ("a long notice, longer than the console", "another", "a long notice, longer than the console"):
+        notices(text)
+    assert out.getvalue() == "a long notice, longer than the console\nanother\n"
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(train).failed == 0
