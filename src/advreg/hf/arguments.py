@@ -27,6 +27,8 @@ def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) 
     check_fields(fields)
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
+    if fields.get("gradient_accumulation_steps", 1) < 1:
+        raise ValueError(f"gradient_accumulation_steps must be 1 or more, got {fields['gradient_accumulation_steps']}")
     try:
         return TrainingArguments(output_dir=str(folder), **{**_PRECISIONS[precision], **fields})
     except (TypeError, ValueError) as error:

@@ -73,17 +73,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends exactly as if it had
     never stopped.
     """
-    trainer = AdversarialTrainer(
-        model=job.model,
-        args=training_arguments(job.folder, job.precision, job.fields),
-        train_dataset=job.train,
-        eval_dataset=job.dev,
-        data_collator=job.collator,
-        processing_class=job.tokenizer,
-        compute_metrics=lambda prediction: job.metrics(prediction.predictions, prediction.label_ids),
-        method=job.method,
-        site=job.site,
-    )
+    trainer = _trainer(job)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     if on_step is not None:
@@ -101,6 +91,24 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
         memory_bytes=job.method.memory_bytes,
         resumed_from=None if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-")),
     )
+
+
+def _trainer(job: Job) -> AdversarialTrainer:
+    arguments = training_arguments(job.folder, job.precision, job.fields)
+    try:
+        return AdversarialTrainer(
+            model=job.model,
+            args=arguments,
+            train_dataset=job.train,
+            eval_dataset=job.dev,
+            data_collator=job.collator,
+            processing_class=job.tokenizer,
+            compute_metrics=lambda prediction: job.metrics(prediction.predictions, prediction.label_ids),
+            method=job.method,
+            site=job.site,
+        )
+    except (ImportError, RuntimeError) as error:  # report_to names a tracker that is not installed, and the like
+        raise ValueError(f"the Trainer refuses these settings: {error}") from error
 
 
 class _Progress(TrainerCallback):

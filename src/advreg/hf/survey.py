@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from advreg.hf.data import Features, Sized, in_batches
 from advreg.hf.injection import bare, find_sites
+from advreg.hf.randomness import kept_randomness
 from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 
@@ -41,7 +39,7 @@ def survey(
     vectors: dict[str, list[Tensor]] = {stream: [] for stream in tables}
     digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
     widths: dict[str, int] = {}
-    with untouched_randomness():
+    with kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
         for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE):
             widths = widths or task.widths(to_device(batch, bare(task.model).device))
             for stream, (ids, mask) in task.tokens(batch).items():
@@ -80,19 +78,3 @@ def table_of(embedding: Any) -> Tensor:
 
 def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
-
-
-@contextmanager
-def untouched_randomness() -> Iterator[None]:
-    """A fixed random state inside (a masking collator then masks the same words each time), the old one after."""
-    python, numpy = random.getstate(), np.random.get_state()
-    gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
-    with torch.random.fork_rng(gpus):
-        random.seed(0)
-        np.random.seed(0)
-        torch.manual_seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

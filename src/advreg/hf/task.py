@@ -15,6 +15,7 @@ from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.core.perturbation import Perturbation
 from advreg.hf.injection import Injection, bare
+from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
 
 SAMPLE_ID = "sample_id"
@@ -251,8 +252,7 @@ class ModelTask:
 
     def look(self, batch: Batch) -> dict[str, Tensor]:
         """The unperturbed embeddings each stream's δ is added to, by one silent pass that leaves no trace."""
-        gpus = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
-        with torch.no_grad(), torch.random.fork_rng(gpus), self.evaluating(), self.context():  # noqa: SIM117
+        with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():  # noqa: SIM117
             with self.injection.watching() as seen:
                 self.model(**self._inputs(batch))
         return seen
@@ -371,14 +371,3 @@ def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in inputs.items()
     }
-
-
-def random_states() -> list[Tensor]:
-    """Random states of the CPU and of every GPU in use."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
-
-
-def set_random_states(states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])

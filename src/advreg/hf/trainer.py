@@ -21,6 +21,7 @@ from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
+from advreg.hf.randomness import kept_randomness
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
 from advreg.methods.base import Batch, Method, StepReport, Task
@@ -186,6 +187,13 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _place(self, batch: Batch) -> str:
         ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
         return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids}"
+
+    # ---- evaluation
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """The stock evaluation, which here draws no random number that a run resumed after it would miss."""
+        with kept_randomness():
+            return super().evaluate(*args, **kwargs)
 
     # ---- logs
 

@@ -68,7 +68,9 @@ class TrainSettings:
     learning_rate: float | None = setting(None, "peak learning rate; 1e-3 for small, 5e-5 for other models")
     warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
     precision: Precision = setting("fp32", "floating-point precision of the training")
-    max_length: int | None = setting(None, "tokens a text is cut to; 128 or what the model takes (built-in task: 32)")
+    max_length: int | None = setting(
+        None, "tokens a text is cut to; 128 or what the model takes (small: 64, built-in task: 32)"
+    )
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
     output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
