@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from transformers import Seq2SeqTrainingArguments, Trainer, TrainerCallback, TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint
@@ -660,6 +661,13 @@ def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, method_of("r3f"))
     trainer.args._n_gpu = 4
     with pytest.raises(ValueError, match="one GPU per process, got a process with 4; launch with torchrun"):
+        trainer.train()
+
+
+def test_an_optimizer_that_updates_inside_the_backward_pass_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, method_of("r3f"))
+    trainer.args.optim = OptimizerNames.LOMO
+    with pytest.raises(ValueError, match="updates the weights inside the backward pass; choose adamw_torch"):
         trainer.train()
 
 

@@ -72,7 +72,7 @@ def _findings(task: ModelTask, batch: Batch, embeddings: dict[str, Tensor], ball
 
 def _zero_changes_nothing(clean: Tensor, zeroed: Tensor) -> Finding:
     gap = float((clean - zeroed).abs().max())
-    remedy = "the model's output depends on more than the batch (noise outside dropout?); average over the batch first"
+    remedy = "the model draws noise of its own even in evaluation, which the penalty would measure as well; turn it off"
     return Finding("model", "δ = 0 equals the clean pass", gap == 0, f"largest difference {gap:.1e}", remedy)
 
 

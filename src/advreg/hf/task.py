@@ -150,8 +150,6 @@ class ModelTask:
         labels: Tensor = batch["labels"]
         if labels.is_floating_point():
             return torch.tensor(labels.numel(), device=labels.device)  # −100.0 is a value like any other
-        if labels.is_floating_point():  # a score of −100 is a score
-            return torch.tensor(labels.numel(), device=labels.device)
         labels = labels[:, 1:] if self.predicts_next else labels
         return (labels != IGNORED).sum().clamp_min(1)
 

@@ -70,6 +70,11 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                 f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
                 "accelerate, or set CUDA_VISIBLE_DEVICES to one GPU"
             )
+        if "lomo" in str(self.args.optim).lower():
+            raise ValueError(
+                f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
+                "inside the backward pass; choose adamw_torch or another"
+            )
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
@@ -146,6 +151,8 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         except FloatingPointError as error:
             raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
         self.passes.steps += 1
+        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
+            torch.cuda.empty_cache()
         self._require_finite(report, batch)
         self._measure(report)
         return report.loss.detach().to(self.args.device)
