@@ -69,3 +69,19 @@ def test_the_timer_counts_from_start_to_stop_only(monkeypatch: pytest.MonkeyPatc
         timer.start()
         timer.stop()
     assert (timer.seconds, timer.updates) == (1.75, 2)
+
+
+def test_a_busy_moment_does_not_show_and_epochs_of_different_cost_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [5.0, 5.0, 90.0, 1.0, 1.0, 1.0, 70.0, 1.0]  # an epoch of three dear steps, one of five cheap ones
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    timer = Timer()
+    for number, step in enumerate(steps):
+        if number == 3:
+            timer.turn()
+        timer.start()
+        now += step
+        timer.stop()
+    assert (timer.seconds, timer.updates) == (3 * 5.0 + 5 * 1.0, 8)
+    timer.turn()
+    assert Timer(timer.seconds, timer.updates).per_step() == timer.per_step() == 20.0 / 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,22 +29,38 @@ class PassCount:
         return {"forward": self.forward / steps, "backward": self.backward / steps}
 
 
-@dataclass
 class Timer:
     """Seconds spent in optimizer steps, evaluation and saving left out.
 
-    The GPU is not waited for: every step reads its loss, so that at most one update's kernels go uncounted.
+    The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its median step as often
+    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: every step reads its
+    loss, so that at most one update's kernels go uncounted.
+
+    Args:
+        seconds, updates: what a run that goes on had spent before.
     """
 
-    seconds: float = 0.0
-    updates: int = 0
+    def __init__(self, seconds: float = 0.0, updates: int = 0) -> None:
+        self._past = (seconds, updates)
+        self._epoch: list[float] = []
 
     def start(self) -> None:
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        self.seconds += time.perf_counter() - self._started
-        self.updates += 1
+        self._epoch.append(time.perf_counter() - self._started)
+
+    def turn(self) -> None:
+        """An epoch is over."""
+        self._past, self._epoch = (self.seconds, self.updates), []
+
+    @property
+    def seconds(self) -> float:
+        return self._past[0] + (statistics.median(self._epoch) * len(self._epoch) if self._epoch else 0.0)
+
+    @property
+    def updates(self) -> int:
+        return self._past[1] + len(self._epoch)
 
     def per_step(self) -> float:
         return self.seconds / max(self.updates, 1)

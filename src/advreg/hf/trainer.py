@@ -223,7 +223,8 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        save_method(self.method, Path(output_dir), asdict(self.passes) | asdict(self.timer))
+        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates}
+        save_method(self.method, Path(output_dir), asdict(self.passes) | spent)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -259,6 +260,7 @@ class _Watch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
+        self.trainer.timer.turn()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.timer.start()
