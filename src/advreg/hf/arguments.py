@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,12 @@ from advreg.methods.base import suggest
 _PRECISIONS: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
 
 
-def check_fields(names: Iterable[str]) -> None:
-    """Refuse a name that is no field of TrainingArguments."""
-    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for name in names:
-        if name not in known:
-            raise ValueError(f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its documentation")
-
-
 def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) -> TrainingArguments:
     """Arguments of a run in ``folder``; ``fields`` are any of TrainingArguments' own."""
-    check_fields(fields)
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its documentation")
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     if fields.get("gradient_accumulation_steps", 1) < 1:

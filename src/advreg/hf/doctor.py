@@ -11,11 +11,9 @@ from torch import Tensor
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Perturbation
-from advreg.hf.injection import InjectionError, bare, surviving_share
+from advreg.hf.injection import SURVIVES, InjectionError, bare, surviving_share
 from advreg.hf.task import IGNORED, CheckpointingError, ModelTask
 from advreg.methods.base import Batch
-
-_SURVIVES = 0.5
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def _above_resolution(embedding: Tensor, noise: Tensor, stream: str) -> Finding:
         f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and use autocast (bf16)"
     )
     return Finding(
-        stream, "δ is above the dtype's resolution", share >= _SURVIVES, f"{share:.0%} of its entries survive", remedy
+        stream, "δ is above the dtype's resolution", share >= SURVIVES, f"{share:.0%} of its entries survive", remedy
     )
 
 
@@ -155,12 +153,12 @@ def _draw_tokens(core: Any, shape: torch.Size, generator: torch.Generator) -> Te
 
 
 def _labels(core: Any, mask: Tensor, generator: torch.Generator) -> Tensor:
-    if getattr(core.config, "is_encoder_decoder", False) and "Classification" not in type(core).__name__:
-        return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
-    if core.can_generate() or "MaskedLM" in type(core).__name__:
+    name = type(core).__name__
+    translates = getattr(core.config, "is_encoder_decoder", False) and "Classification" not in name
+    if translates or core.can_generate() or "MaskedLM" in name:
         return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
     count, rows = int(core.config.num_labels), mask.shape[0]
-    if "TokenClassification" in type(core).__name__:
+    if "TokenClassification" in name:
         return torch.randint(count, tuple(mask.shape), generator=generator).masked_fill(~mask, IGNORED)
     if count == 1:
         return torch.rand(rows, generator=generator)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import DataCollatorWithPadding
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from advreg.core.perturbation import Perturbation
 _BLOCK_ENDS = ("layernorm_embedding", "drop")
 
 
-_SURVIVES = 0.5  # share of the perturbation's entries below which rounding is worth a warning
+SURVIVES = 0.5  # share of the perturbation's entries below which rounding is worth a warning
 
 
 class InjectionError(RuntimeError):
@@ -130,7 +130,7 @@ class Injection:
         """Warn, once, when δ is below the resolution of the embeddings' dtype."""
         self._checked.add(stream)
         share = surviving_share(output.detach(), self._slot[stream].detach())
-        if share < _SURVIVES:
+        if share < SURVIVES:
             warnings.warn(
                 f"only {share:.0%} of the perturbation of stream '{stream}' survives rounding to {output.dtype}; "
                 "raise radius or the noise scale, or keep the weights in float32 and use autocast (bf16=True)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,6 @@ from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods.base import Method
 
-logger = logging.getLogger(__name__)
-
 Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
 OnStep = Callable[[int, int, Mapping[str, float]], None]
 
@@ -31,7 +28,8 @@ class Job:
 
     Args:
         model: a model with its head.
-        tokenizer: saved beside the model, and pads the batches.
+        tokenizer: saved beside the model.
+        collator: makes a batch of samples.
         train, dev: samples, each a mapping of token ids and ``labels``.
         metrics: scores from predictions and labels.
         method: how to train on a batch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -308,14 +309,19 @@ class ModelTask:
     def is_encoder_decoder(self) -> bool:
         return bool(getattr(self._core.config, "is_encoder_decoder", False))
 
-    @property
+    @cached_property
     def predicts_next(self) -> bool:
         """Is this a causal language model, whose logits at t predict the token at t + 1?"""
         return not self.is_encoder_decoder and bool(self._core.can_generate())
 
+    @cached_property
+    def _batch_norms(self) -> dict[str, nn.Module]:
+        kind = nn.modules.batchnorm._BatchNorm
+        return {name: module for name, module in self._core.named_modules() if isinstance(module, kind)}
+
     def _refuse_batch_statistics(self) -> None:
-        for name, module in self._core.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        for name, module in self._batch_norms.items():
+            if module.training:
                 raise ValueError(
                     f"fuse must be off for this model: '{name}' takes statistics over the batch, and the fused pass "
                     "would mix clean and perturbed samples in them"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg import record as records
-from advreg.hf.arguments import check_fields, training_arguments
+from advreg.hf.arguments import training_arguments
 from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.injection import find_sites
@@ -130,13 +130,12 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
 def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
     """Tokenizer, model and samples of a plan; nothing is written yet, so a mistake leaves nothing behind."""
     settings, data = plan.settings, plan.data
-    check_fields(settings.training)
+    fields = training_fields(plan, len(data.train))
+    training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before a model is loaded
     texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
     tokenizer = load_tokenizer(settings.model, texts, settings.text_length or 64)
     model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, settings.encoder_dropout)
     find_sites(model, settings.site)
-    fields = training_fields(plan, len(data.train))
-    training_arguments(plan.folder, settings.precision, fields)
     longest = longest_input(tokenizer, Limits.of(model).positions, settings.text_length)
     splits = {}
     for name, examples in (("train", data.train), ("dev", data.dev)):
