@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+from typing import get_args
 
 import pytest
 import torch
 from transformers import TrainingArguments
 
+from advreg.core import ball
+from advreg.core.ball import Ball
+from advreg.core.perturbation import Perturbation, scatter_real
 from advreg.core.schedule import Clock
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import ModelTask
 from advreg.hf.trainer import AdversarialTrainer
+from advreg.memory.cache import PerturbationCache
+from advreg.memory.codec import CacheDtype
+from advreg.memory.tiers import Place, Tier
 from advreg.methods import create, registry
 from tiny_models import tiny, tiny_batch
 
@@ -67,17 +74,19 @@ def test_a_run_that_is_resumed_on_the_gpu_ends_where_it_would_have(tmp_path, nam
         assert torch.equal(value, again.model.state_dict()[key]), key
 
 
-@pytest.mark.parametrize("device", ["model", "host"])
-def test_arch_computes_on_the_gpu_what_it_computes_on_the_cpu(monkeypatch, device):
-    draw = torch.rand
-    monkeypatch.setattr(torch, "rand", lambda *size, device, **kind: draw(*size, **kind).to(device))  # one generator
+@pytest.mark.parametrize("tier", get_args(Tier))
+def test_arch_computes_on_the_gpu_what_it_computes_on_the_cpu(monkeypatch, tier):
+    rand = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *size, device, **kind: rand(*size, **kind).to(device))  # one generator
+    by_token = lambda draw, values, mask: scatter_real(draw(int(mask.sum()), values.shape[-1]), mask)  # noqa: E731
+    monkeypatch.setattr(ball, "_drawn", by_token)  # as on the CPU
     losses = {}
     for place in (torch.device("cpu"), CUDA):
         model = tiny("bert", dropout=0.0, dtype=torch.float64).to(place)
         task, data = ModelTask(model), samples(model, 8)
-        method = create("arch", cache_fraction=0.5, refresh_every=2, cache_device=device)
+        method = create("arch", cache_fraction=0.5, refresh_every=2, cache_device=tier)
         method.prepare(survey(task, data, collate), seed=0, device=place)
-        assert method.cache.device.type == (place.type if device == "model" else "cpu")
+        assert method.cache.device == method.cache.ids.device
         batch = to_device({**collate(data), "sample_id": torch.arange(8)}, place)
         torch.manual_seed(0)
         losses[place.type] = [
@@ -94,3 +103,67 @@ def test_shared_masks_make_the_clean_and_the_unperturbed_pass_equal_on_the_gpu()
         assert torch.equal(task.peek(batch), task.peek(batch, task.zeros(batch)))
     with task.dropout("fresh"):
         assert not torch.equal(task.peek(batch), task.peek(batch))
+
+
+@pytest.mark.parametrize("noise", [ball.uniform_noise, lambda values, mask: ball.normal_noise(values, mask, 0.5)])
+def test_noise_drawn_on_the_gpu_follows_the_tokens_from_one_padding_side_to_the_other(noise):
+    right = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], dtype=torch.bool, device=CUDA)
+    drawn = []
+    for mask in (right, right.flip(1)):
+        torch.manual_seed(3)
+        zeros = Perturbation.zeros({"tokens": mask}, {"tokens": 64}, torch.float32)
+        drawn.append(zeros.map(noise).values["tokens"])
+        assert not drawn[-1][~mask].any()
+        assert drawn[-1][mask].unique().numel() > 500  # no two tokens share their noise
+    assert torch.equal(drawn[0][right], drawn[1][right.flip(1)])
+
+
+@pytest.mark.parametrize("dtype", get_args(CacheDtype))
+def test_every_tier_gives_the_gpu_the_same_bits_with_and_without_foresight(dtype, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    size, width, ball_ = 400, 96, Ball(1.0)
+    lengths = torch.randint(1, 40, (size,), generator=generator)
+    cached = torch.randperm(size, generator=generator)[:200]
+
+    def like(ids):
+        mask = torch.arange(40)[None] < lengths[ids][:, None]
+        return {"tokens": mask.to(CUDA)}
+
+    caches = [
+        PerturbationCache(cached, size, {"tokens": lengths}, {"tokens": width}, dtype, Place(CUDA, tier, str(tmp_path)))
+        for tier in get_args(Tier)
+    ]
+    for epoch in range(3):
+        for ids in torch.randperm(size, generator=generator).split(50):
+            zeros = Perturbation.zeros(like(ids), {"tokens": width}, torch.float32)
+            found = ball_.rescale(zeros.map(ball.uniform_noise))
+            for cache in caches:
+                cache.expect(ids)
+                cache.write(ids.to(CUDA), found, 0.3, ball_, epoch)
+        batches = torch.randperm(size, generator=generator).split(50)
+        for now, following in zip(batches, [*batches[1:], None], strict=True):
+            zeros = Perturbation.zeros(like(now), {"tokens": width}, torch.float32)
+            reads = []
+            for cache in caches:
+                reads.append(cache.read(now.to(CUDA), zeros).values["tokens"])
+                if following is not None and epoch > 0:
+                    cache.expect(following)
+                torch.randn(2000, 2000, device=CUDA).matmul(torch.randn(2000, 2000, device=CUDA))  # keep it busy
+            assert reads[0].any()
+            assert torch.equal(reads[0], reads[1])
+            assert torch.equal(reads[0], reads[2])
+
+
+def test_a_cache_outside_the_device_takes_no_memory_on_it_but_the_means():
+    lengths = {"tokens": torch.full((20_000,), 32)}
+    taken = {}
+    for tier in get_args(Tier):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        cache = PerturbationCache(torch.arange(20_000), 20_000, lengths, {"tokens": 256}, "float16", Place(CUDA, tier))
+        taken[tier] = torch.cuda.memory_allocated() - before
+        del cache
+    rows, means = 20_000 * 32 * 256 * 2, 20_000 * 256 * 4
+    assert taken["device"] > rows + means
+    assert taken["host"] < 1.5 * means
+    assert taken["disk"] < 1.5 * means

@@ -1,5 +1,6 @@
 """The pass over the data before training: sentence vectors, lengths, a fingerprint, and no trace."""
 
+import hashlib
 import random
 from typing import Any
 
@@ -64,7 +65,72 @@ def test_sentence_vectors_of_special_tokens_and_of_nothing() -> None:
     assert torch.allclose(found[2], (table[2] + table[3] + 2 * table[0]) / 4, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_sentence_vectors_of_any_table_are_averaged_and_kept_in_float32(dtype: torch.dtype) -> None:
+    table = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    ids = torch.randint(50, (3, 40), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    found = sentence_vectors(ids, torch.ones(3, 40, dtype=torch.bool), table)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, table.double()[ids.long()].mean(1).float(), atol=1e-6)
+
+
+def test_a_gap_inside_a_sentence_is_left_out() -> None:
+    table = torch.randn(6, 4)
+    found = sentence_vectors(torch.tensor([[1, 5, 2]]), torch.tensor([[True, False, True]]), table)
+    assert torch.allclose(found[0], (table[1] + table[2]) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("fetched_at_once", [1, 100, 2**24])
+def test_vectors_come_from_the_device_in_order_however_many_wait_there(
+    fetched_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor on the device "meta" would hold no numbers, so parts on the host pretend."""
+    monkeypatch.setattr(module, "_FETCHED_AT_ONCE", fetched_at_once)
+    parts = [torch.randn(size, 8) for size in (3, 0, 4, 1, 5)]
+
+    class Elsewhere(Tensor):
+        device = torch.device("cuda")  # type: ignore[assignment]
+
+    rows = module._HostRows(13, 8)
+    waited = []
+    for part in parts:
+        rows.append(part.as_subclass(Elsewhere))  # type: ignore[no-untyped-call]
+        waited.append(sum(len(waiting) for waiting in rows.waiting))
+    assert torch.equal(rows.finish().as_subclass(Tensor), torch.cat(parts))  # type: ignore[no-untyped-call]
+    assert waited == {1: [0, 0, 0, 0, 0], 100: [3, 3, 7, 8, 0], 2**24: [3, 3, 7, 8, 13]}[fetched_at_once]
+
+
+def test_what_a_survey_keeps_is_on_the_host_and_one_row_per_sample() -> None:
+    corpus = surveyed("marian", rows_of("marian"))
+    for stream in ("encoder", "decoder"):
+        assert corpus.lengths[stream].dtype == torch.int64
+        assert corpus.vectors[stream].dtype == torch.float32
+        assert corpus.vectors[stream].device.type == corpus.lengths[stream].device.type == "cpu"
+        assert not corpus.vectors[stream].requires_grad
+        assert len(corpus.vectors[stream]) == len(corpus.lengths[stream]) == 7
+
+
+def test_a_collator_that_splits_samples_is_refused() -> None:
+    def split(features: Any) -> dict[str, Tensor]:
+        return {name: torch.cat([value, value]) for name, value in Padded(0)(features).items()}
+
+    with pytest.raises(ValueError, match="must make one row of each sample, got 14 rows of 7 samples; split long"):
+        survey(ModelTask(tiny("bert")), rows_of("bert"), split)
+
+
 # ---- fingerprint
+
+
+def test_the_fingerprint_is_the_one_checkpoints_hold() -> None:
+    """A hash of the hashes of lengths and tokens: written down here, for runs saved by other versions to resume."""
+    rows = [{"input_ids": [5, 6, 7], "labels": 0}, {"input_ids": [8], "labels": 1}, {"input_ids": [9, 5], "labels": 0}]
+
+    def hashed(numbers: list[int]) -> bytes:
+        return hashlib.sha256(b"".join(number.to_bytes(8, "little") for number in numbers)).digest()
+
+    found = surveyed("bert", rows).fingerprint
+    assert found == hashlib.sha256(hashed([3, 1, 2]) + hashed([5, 6, 7, 8, 9, 5])).hexdigest()
+    assert found == "1f8976cf0c2ac017a448b13b5c04c79e5b21330a51fee794a8842c50ce6cb8ce"
 
 
 @pytest.mark.parametrize("family", ["bert", "marian"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, ascend
-from advreg.core.ball import Ball, Start
+from advreg.core.ball import Ball, Norm, Start
 from advreg.core.perturbation import Perturbation
-from advreg.memory.cache import PerturbationCache
+from advreg.memory.cache import PerturbationCache, cache_bytes
+from advreg.memory.codec import CacheDtype
+from advreg.memory.tiers import Place, Tier
 from padded import SIDES, Side, few, on_padding, perturbation, random_samples, real, same, seeds, sides
 
 SIZES = {"encoder": [3, 1, 4, 2, 5, 2, 1, 3], "decoder": [2, 4, 1, 3, 2, 5, 3, 1]}
@@ -24,9 +27,11 @@ EVERYONE = range(8)
 WIDE = Ball(1e3)  # nothing lies outside
 
 
-def make_cache(cached: Sequence[int] = CACHED, dtype: torch.dtype = torch.float32) -> PerturbationCache:
+def make_cache(
+    cached: Sequence[int] = CACHED, dtype: CacheDtype = "float32", tier: Tier = "device"
+) -> PerturbationCache:
     lengths = {stream: torch.tensor(sizes) for stream, sizes in SIZES.items()}
-    return PerturbationCache(torch.tensor(cached), len(EVERYONE), lengths, WIDTHS, dtype)
+    return PerturbationCache(torch.tensor(cached), len(EVERYONE), lengths, WIDTHS, dtype, Place(tier=tier))
 
 
 def drawn(ids: Sequence[int], seed: int, scale: float = 1.0) -> dict[str, list[Tensor]]:
@@ -90,12 +95,16 @@ def batches(draw: st.DrawFn) -> list[tuple[list[int], Side, int]]:
     return draw(st.lists(st.tuples(batch, sides, st.integers(0, 3)), min_size=1, max_size=5))
 
 
+TIERS = get_args(Tier)
+
+
+@pytest.mark.parametrize("tier", TIERS)
 @few
-@given(batches(), seeds, st.floats(0, 0.99), st.floats(0.5, 3))
+@given(history=batches(), seed=seeds, ema=st.floats(0, 0.99), radius=st.floats(0.5, 3))
 def test_any_sequence_of_writes_and_reads_is_that_of_a_dictionary_of_sentences(
-    history: list[tuple[list[int], Side, int]], seed: int, ema: float, radius: float
+    tier: Tier, history: list[tuple[list[int], Side, int]], seed: int, ema: float, radius: float
 ) -> None:
-    cache, naive, ball = make_cache(), NaiveCache(CACHED, ema, radius), Ball(radius)
+    cache, naive, ball = make_cache(tier=tier), NaiveCache(CACHED, ema, radius), Ball(radius)
     for epoch, (ids, side, extra) in enumerate(history):
         found = ball.project(perturbation(drawn(ids, seed + epoch), side, extra))
         trained = cache.write(torch.tensor(ids), found, ema, ball, epoch)
@@ -234,7 +243,7 @@ def test_a_delta_that_is_not_finite_is_refused_and_nothing_of_its_batch_is_cache
 
 
 def test_a_delta_that_would_overflow_in_float16_is_refused_before_it_becomes_infinite() -> None:
-    cache, rows = make_cache(dtype=torch.float16), drawn(CACHED, seed=17)
+    cache, rows = make_cache(dtype="float16"), drawn(CACHED, seed=17)
     before = snapshot(cache)
     rows["encoder"][1][0, 0] = 7e4
     with pytest.raises(
@@ -247,7 +256,7 @@ def test_a_delta_that_would_overflow_in_float16_is_refused_before_it_becomes_inf
 @few
 @given(seeds, st.sampled_from([1e-6, 1e-4, 0.1, 10.0]))
 def test_float16_storage_errs_by_half_a_unit_in_the_last_place_at_most(seed: int, scale: float) -> None:
-    cache, rows = make_cache(dtype=torch.float16), drawn(CACHED, seed, scale)
+    cache, rows = make_cache(dtype="float16"), drawn(CACHED, seed, scale)
     trained = write(cache, CACHED, rows)
     for stream in SIZES:
         assert same(real(trained, stream), rows[stream])  # what is trained on is not rounded
@@ -257,11 +266,11 @@ def test_float16_storage_errs_by_half_a_unit_in_the_last_place_at_most(seed: int
             assert bool(((stored - exact).abs() <= bound).all())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @few
 @given(history=batches(), seed=seeds)
 def test_the_means_beside_the_rows_are_the_means_of_what_is_stored(
-    dtype: torch.dtype, history: list[tuple[list[int], Side, int]], seed: int
+    dtype: CacheDtype, history: list[tuple[list[int], Side, int]], seed: int
 ) -> None:
     cache = make_cache(dtype=dtype)
     for epoch, (ids, side, extra) in enumerate(history):
@@ -321,9 +330,9 @@ def test_a_sample_whose_length_changed_is_named_with_both_lengths(sample: int) -
     assert unchanged(cache, before)
 
 
-@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.float16, 2)])
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 2), ("bfloat16", 2)])
 def test_the_bytes_are_those_of_all_cached_tokens_one_blank_row_and_a_float32_mean_each(
-    dtype: torch.dtype, width: int
+    dtype: CacheDtype, width: int
 ) -> None:
     expected = 0
     for stream, sizes in SIZES.items():
@@ -350,8 +359,8 @@ def test_staleness_is_the_mean_age_of_what_was_written_of_the_batch() -> None:
     assert cache.staleness(torch.tensor(UNCACHED), epoch=7).item() == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_saved_cache_is_loaded_bit_for_bit_and_continues_as_if_never_stopped(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_saved_cache_is_loaded_bit_for_bit_and_continues_as_if_never_stopped(dtype: CacheDtype) -> None:
     cache, resumed = make_cache(dtype=dtype), make_cache(dtype=dtype)
     write(cache, [1, 4, 0], drawn([1, 4, 0], seed=27), epoch=0)
     resumed.load_state_dict(snapshot(cache))
@@ -391,7 +400,7 @@ def one_stream() -> PerturbationCache:
         (make_cache([1, 6, 4, 3]), "saved cache's ids differ from this run's; resume with the same data and seed"),
         (make_cache([6, 1, 4]), r"saved cache's ids is \(3,\) of torch.int64, this run needs \(4,\)"),
         (other_lengths(), "saved cache's decoder.lengths differ from this run's"),
-        (make_cache(dtype=torch.float16), "encoder.rows is .* of torch.float16, this run needs .* of torch.float32"),
+        (make_cache(dtype="float16"), "encoder.rows is .* of torch.float16, this run needs .* of torch.float32"),
         (one_stream(), r"saved cache holds .* this one .*decoder.*; is it another model's\?"),
     ],
     ids=["other ids", "fewer ids", "other lengths", "other dtype", "a stream less"],
@@ -407,9 +416,90 @@ def test_a_saved_cache_that_belongs_to_another_run_is_refused_and_nothing_is_tak
     assert unchanged(cache, before)
 
 
-@pytest.mark.parametrize("name", ["ids", "written_at", "encoder.rows", "decoder.means", "decoder.lengths"])
+@pytest.mark.parametrize("name", ["ids", "written_at", "encoder.rows", "decoder.means.rows", "decoder.lengths"])
 def test_a_saved_cache_with_a_missing_entry_is_refused(name: str) -> None:
     state = snapshot(make_cache())
     del state[name]
     with pytest.raises(ValueError, match="the saved cache holds"):
         make_cache().load_state_dict(state)
+
+
+DTYPES = get_args(CacheDtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@few
+@given(history=batches(), seed=seeds, foresight=st.booleans())
+def test_every_tier_gives_the_same_bits_whether_or_not_it_knew_what_comes_next(
+    dtype: CacheDtype, history: list[tuple[list[int], Side, int]], seed: int, foresight: bool
+) -> None:
+    caches = [make_cache(dtype=dtype, tier=tier) for tier in TIERS]
+    for epoch, (ids, side, extra) in enumerate(history):
+        found = perturbation(drawn(ids, seed + epoch), side, extra)
+        for cache in caches:
+            if foresight:
+                cache.expect(torch.tensor(EVERYONE))
+                cache.expect(torch.tensor(ids))
+            cache.write(torch.tensor(ids), found, 0.3, Ball(2.0), epoch)
+        near, *others = [cache.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, side, extra)) for cache in caches]
+        for other in others:
+            assert all(torch.equal(near.values[stream], other.values[stream]) for stream in SIZES)
+    for cache in caches[1:]:
+        assert unchanged(cache, snapshot(caches[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@few
+@given(seed=seeds, radius=st.sampled_from([1e-5, 0.1, 1.0]), norm=st.sampled_from(["l2", "linf"]))
+def test_a_delta_inside_the_ball_is_inside_after_it_was_stored_decoded_and_projected(
+    dtype: CacheDtype, seed: int, radius: float, norm: Norm
+) -> None:
+    cache, ball = make_cache(dtype=dtype), Ball(radius, norm, "sample")
+    delta = ball.rescale(perturbation(drawn(CACHED, seed)))
+    cache.write(torch.tensor(CACHED), delta, 0.5, ball, epoch=0)
+    recalled = cache.read(torch.tensor(CACHED), delta)
+    assert ball.contains(recalled, tolerance=0.3 if dtype == "int4" else 0.01)  # what rounding alone can do
+    assert ball.contains(ball.project(recalled))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("int4", 7)])
+@few
+@given(seed=seeds)
+def test_integer_storage_errs_by_half_a_step_of_its_row_at_most(dtype: CacheDtype, most: int, seed: int) -> None:
+    cache, rows = make_cache(dtype=dtype), drawn(CACHED, seed)
+    trained = write(cache, CACHED, rows)
+    for stream in SIZES:
+        assert same(real(trained, stream), rows[stream])  # what is trained on is not rounded
+        for slot, (stored, exact) in enumerate(zip(read(cache, CACHED, stream), rows[stream], strict=True)):
+            step = exact.abs().amax(1, keepdim=True) / most
+            assert bool(((stored - exact).abs() <= 0.5001 * step).all())
+            mean = cache.means(stream, torch.tensor(slot))
+            assert bool(((mean - stored.mean(0)).abs() <= 0.501 * stored.mean(0).abs().max() / 127 + 1e-7).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bytes_are_known_before_the_cache_is_made(dtype: CacheDtype) -> None:
+    tokens = {stream: sum(sizes[sample] for sample in CACHED) for stream, sizes in SIZES.items()}
+    assert cache_bytes(tokens, len(CACHED), WIDTHS, dtype) == make_cache(dtype=dtype).nbytes
+
+
+@few
+@given(tokens=st.integers(1, 30))
+def test_groups_hold_every_cached_sample_once_and_pad_to_no_more_tokens_than_allowed(tokens: int) -> None:
+    groups = make_cache().groups(tokens)
+    assert sorted(sample for group in groups for sample in group.tolist()) == sorted(CACHED)
+    longest = [max(SIZES["encoder"][sample], SIZES["decoder"][sample]) for group in groups for sample in group.tolist()]
+    assert longest == sorted(longest, reverse=True)
+    for group in groups:
+        widest = max(max(sizes[sample] for sample in group.tolist()) for sizes in SIZES.values())
+        assert len(group) == 1 or len(group) * widest <= tokens
+
+
+def test_ids_are_looked_at_once_per_batch_and_others_again() -> None:
+    cache, ids = make_cache(), torch.tensor([1, 4])
+    cache.read(ids, zeros_for([1, 4]))
+    assert cache.slots(ids).tolist() == [CACHED.index(1), CACHED.index(4)]
+    with pytest.raises(IndexError, match="sample id 9"):
+        cache.slots(torch.tensor([1, 9]))
+    with pytest.raises(IndexError, match="sample id 9"):
+        cache.slots(torch.tensor([1, 9]))

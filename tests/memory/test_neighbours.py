@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +18,7 @@ from advreg.core.perturbation import Perturbation
 from advreg.memory import neighbours
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.corpus import Corpus
-from advreg.memory.neighbours import NeighbourIndex, nearest, strangers
+from advreg.memory.neighbours import NeighbourIndex, choose_method, nearest, nearest_by_faiss, search, strangers
 from advreg.methods.arch import Arch
 from padded import SIDES, Side, few, on_padding, perturbation, random_samples, real, same, seeds, sides
 
@@ -93,10 +97,259 @@ def test_the_length_of_a_sentence_vector_does_not_matter(seed: int, one: float, 
     assert torch.equal(nearest(queries * other, stretched, 3), nearest(queries, anchors, 3))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 10, 11, 100])
-def test_searching_in_chunks_changes_nothing(chunk: int) -> None:
+@few
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.integers(1, 200), seeds)
+def test_searching_in_tiles_changes_nothing(queries: int, anchors: int, count: int, scores: int, seed: int) -> None:
+    count = min(count, anchors)
+    vectors = torch.randn(queries + anchors, 4, generator=seeded(seed))
+    whole = nearest(vectors[:queries], vectors[queries:], count)
+    assert torch.equal(nearest(vectors[:queries], vectors[queries:], count, scores_at_once=scores), whole)
+
+
+@few
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 100), st.booleans())
+def test_of_equal_anchors_the_lowest_is_found_however_the_tiles_fall(
+    kinds: list[int], scores: int, first: bool
+) -> None:
+    """Along the axes every product is exactly 0 or 1."""
+    axes = torch.eye(3)
+    anchors, count = axes[kinds], 1 if first else len(kinds)
+    found = nearest(axes, anchors, count, scores_at_once=scores).tolist()
+    assert found == [sorted(range(len(kinds)), key=lambda at: (kinds[at] != axis, at))[:count] for axis in range(3)]
+
+
+def test_equal_anchors_share_the_places_when_several_are_asked_for() -> None:
+    anchors = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[[0, 1, 0, 1, 1, 0]]
+    found = nearest(torch.tensor([[1.0, 0.0]]), anchors, 2)[0].tolist()
+    assert found == sorted(found)  # which two of the three is left open
+    assert set(found) < {1, 3, 4}
+
+
+class Products:
+    """Takes note of the shape of every product and precision it is computed in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.precisions: set[str] = set()
+        plain = Tensor.__matmul__
+
+        def noting(one: Tensor, other: Tensor) -> Tensor:
+            product = plain(one, other)
+            self.shapes.append(tuple(product.shape))
+            self.precisions |= {precision() for precision in PRECISIONS} | {str(product.dtype)}
+            return product
+
+        monkeypatch.setattr(Tensor, "__matmul__", noting)
+
+
+NEW_SETTINGS = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+PRECISIONS: list[Any] = (
+    [lambda: torch.backends.cuda.matmul.fp32_precision, lambda: torch.backends.mkldnn.matmul.fp32_precision]  # type: ignore[attr-defined]
+    if NEW_SETTINGS
+    else [torch.get_float32_matmul_precision]
+)
+
+
+@pytest.mark.parametrize("scores", [1, 20, 64, 1000, 10**6])
+def test_no_more_scores_are_held_at_once_than_said(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, anchors = torch.randn(50, 4, generator=seeded(0)), torch.randn(70, 4, generator=seeded(1))
+    products = Products(monkeypatch)
+    nearest(queries, anchors, 2, scores_at_once=scores)
+    assert max(rows * columns for rows, columns in products.shapes) <= scores
+    assert sum(rows * columns for rows, columns in products.shapes) == 50 * 70
+
+
+def test_by_default_a_cpu_holds_four_million_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = Products(monkeypatch)
+    nearest(torch.randn(3000, 2, generator=seeded(0)), torch.randn(2500, 2, generator=seeded(1)), 1)
+    assert products.shapes == [(2048, 2048), (2048, 452), (952, 2048), (952, 452)]
+
+
+@pytest.mark.parametrize("asked", ["highest", "high", "medium"])
+def test_products_are_in_full_precision_whatever_was_set_and_the_setting_is_kept(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, anchors = torch.randn(20, 64, generator=seeded(0)), torch.randn(30, 64, generator=seeded(1))
+    plain = nearest(queries, anchors, 3)
+    products = Products(monkeypatch)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    now = [precision() for precision in PRECISIONS]
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(nearest(queries, anchors, 3), plain)
+        assert torch.get_float32_matmul_precision() == asked
+        assert [precision() for precision in PRECISIONS] == now
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert products.precisions == {"ieee" if NEW_SETTINGS else "highest", "torch.float32"}
+
+
+@pytest.mark.skipif(not NEW_SETTINGS, reason="torch before 2.9 has one setting")
+def test_a_precision_set_for_one_backend_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = Products(monkeypatch)
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        nearest(torch.randn(3, 2), torch.randn(4, 2), 1)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert products.precisions == {"ieee", "torch.float32"}
+
+
+def test_the_setting_comes_back_when_the_search_fails() -> None:
+    now = [precision() for precision in PRECISIONS]
+    with pytest.raises(RuntimeError):
+        nearest(torch.randn(3, 2), torch.randn(4, 3), 1)
+    assert [precision() for precision in PRECISIONS] == now
+
+
+@pytest.mark.parametrize("rows", [[], [4], [9, 0, 3, 3]])
+def test_only_the_rows_asked_for_are_searched(rows: list[int]) -> None:
     queries, anchors = torch.randn(10, 4, generator=seeded(0)), torch.randn(7, 4, generator=seeded(1))
-    assert torch.equal(nearest(queries, anchors, 3, chunk), nearest(queries, anchors, 3))
+    found = nearest(queries, anchors, 2, rows=torch.tensor(rows, dtype=torch.int64), scores_at_once=9)
+    assert torch.equal(found, nearest(queries, anchors, 2)[rows])
+
+
+def test_the_queries_done_are_told_part_by_part() -> None:
+    told: list[int] = []
+    nearest(torch.randn(10, 4), torch.randn(7, 4), 2, advance=told.append, scores_at_once=16)
+    assert told == [4, 4, 2]
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_count_there_are_no_anchors_for_is_refused(count: int) -> None:
+    for ask in (
+        lambda: nearest(torch.randn(2, 3), torch.randn(4, 3), count),
+        lambda: strangers(2, 4, count, seeded(0)),
+    ):
+        with pytest.raises(ValueError, match=rf"count must be between 1 and the number of anchors \(4\), got {count}"):
+            ask()
+
+
+def test_indices_are_small_and_on_the_host() -> None:
+    for found in (nearest(torch.randn(3, 2), torch.randn(4, 2), 1), strangers(3, 4, 1, seeded(0))):
+        assert (found.dtype, found.device.type) == (torch.int32, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_gpu_finds_the_same_wherever_the_queries_are(count: int) -> None:
+    queries, anchors = torch.randn(500, 32, generator=seeded(0)), torch.randn(300, 32, generator=seeded(1))
+    told: list[int] = []
+    there = nearest(queries, anchors, count, device="cuda", scores_at_once=2**14, advance=told.append)
+    assert torch.equal(there, nearest(queries, anchors, count))
+    assert torch.equal(there, nearest(queries.cuda(), anchors, count))
+    assert torch.equal(there, nearest(queries.cuda(), anchors.cuda(), count, device="cpu"))
+    assert told == [128, 128, 128, 116]
+
+
+# ---- which method
+
+
+def faiss_is(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if there and name == "faiss" else None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "work", "there", "chosen"),
+    [
+        ("auto", "cpu", neighbours.EXACT_ON_CPU, True, "exact"),
+        ("auto", "cpu", 1.01 * neighbours.EXACT_ON_CPU, True, "faiss"),
+        ("auto", "cuda", 1e18, True, "exact"),
+        ("auto", "cpu", 1.0, False, "exact"),
+        ("exact", "cpu", 1e18, True, "exact"),
+        ("faiss", "cpu", 1.0, True, "faiss"),
+        ("faiss", "cuda", 1.0, True, "faiss"),
+    ],
+)
+def test_the_method_suits_device_and_size(
+    asked: neighbours.SearchMethod, device: str, work: float, there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faiss_is(there, monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose_method(asked, torch.device(device), work) == chosen
+
+
+def test_without_faiss_a_long_search_is_exact_and_warns_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    faiss_is(False, monkeypatch)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    with pytest.warns(UserWarning, match=r"1\.0e\+15 multiply-adds, about 119 minutes on 4 threads;.*advreg\[faiss\]"):
+        assert choose_method("auto", torch.device("cpu"), 1e15) == "exact"
+
+
+def test_the_streams_together_decide_and_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    faiss_is(False, monkeypatch)
+    vectors = {"encoder": torch.randn(8, 5), "decoder": torch.randn(8, 4)}
+    monkeypatch.setattr(neighbours, "EXACT_ON_CPU", 4 * 4 * 9)  # four search in four, of nine coordinates together
+    with warnings.catch_warnings(record=True) as none:
+        warnings.simplefilter("always")
+        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
+    monkeypatch.setattr(neighbours, "EXACT_ON_CPU", 4 * 4 * 9 - 1)
+    with warnings.catch_warnings(record=True) as one:
+        warnings.simplefilter("always")
+        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
+        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "random", seeded(0))
+    assert (len(none), len(one)) == (0, 1)
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ValueError, match="search must be one of auto, exact, faiss, got 'annoy'"):
+        search(torch.randn(2, 2), torch.randn(2, 2), 1, "annoy")  # type: ignore[arg-type]
+
+
+def test_faiss_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"):
+        search(torch.randn(2, 2), torch.randn(2, 2), 1, "faiss")
+
+
+@few
+@given(st.integers(0, 8), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), seeds)
+def test_faiss_looks_through_all_of_few_anchors(queries: int, anchors: int, count: int, width: int, seed: int) -> None:
+    pytest.importorskip("faiss")
+    count = min(count, anchors)
+    vectors = torch.randn(queries + anchors, width + 1, generator=seeded(seed))
+    found = search(vectors[:queries], vectors[queries:], count, "faiss")
+    assert torch.equal(found, nearest(vectors[:queries], vectors[queries:], count))
+
+
+def test_faiss_finds_nearly_all_among_many_anchors_and_the_same_each_time() -> None:
+    pytest.importorskip("faiss")
+    centres = torch.randn(50, 33, generator=seeded(0))  # an odd width
+    vectors = centres[torch.randint(50, (6000,), generator=seeded(1))] + torch.randn(6000, 33, generator=seeded(2))
+    rows, told = torch.arange(0, 1000, 2), list[int]()
+    found = nearest_by_faiss(vectors[:1000], vectors[1000:], 3, rows=rows, advance=told.append)
+    exact = nearest(vectors[:1000], vectors[1000:], 3)[rows]
+    assert (found.dtype, found.shape) == (torch.int32, (500, 3))
+    assert float((found == exact).float().mean()) > 0.95
+    assert torch.equal(found, nearest_by_faiss(vectors[:1000], vectors[1000:], 3, rows=rows))
+    assert sum(told) == 500
+
+
+def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful:
+        def search(self, queries: Any, count: int) -> tuple[Any, Any]:
+            found = torch.zeros(len(queries), count, dtype=torch.int64)
+            found[1, -1] = -1
+            return None, found.numpy()
+
+    class Faiss:
+        omp_get_max_threads = staticmethod(lambda: 1)
+        omp_set_num_threads = staticmethod(lambda threads: None)
+
+    monkeypatch.setitem(sys.modules, "faiss", Faiss)
+    monkeypatch.setattr(neighbours, "faiss_index", lambda anchors: Forgetful())
+    queries, anchors = torch.randn(3, 4, generator=seeded(0)), torch.randn(5, 4, generator=seeded(1))
+    expected = torch.zeros(3, 4, dtype=torch.int32)
+    expected[1] = nearest(queries, anchors, 4)[1]
+    assert torch.equal(nearest_by_faiss(queries, anchors, 4), expected)
+
+
+# ---- vectors
 
 
 def test_half_precision_vectors_are_compared_in_float32() -> None:
@@ -112,6 +365,7 @@ def test_a_zero_sentence_vector_has_similarity_zero_to_everything() -> None:
 
 def test_without_a_query_nothing_is_found() -> None:
     assert nearest(torch.empty(0, 4), torch.randn(3, 4), 2).shape == (0, 2)
+    assert strangers(0, 3, 2, seeded(0)).shape == (0, 2)
 
 
 @few
@@ -132,11 +386,37 @@ def test_strangers_depend_on_the_seed_and_favour_nobody() -> None:
     assert bool(((found.flatten().bincount() - 1200).abs() < 150).all())  # 1200 expected, standard deviation 27
 
 
-def test_strangers_are_drawn_for_every_query_when_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_QUERIES_AT_ONCE", 4)
-    found = strangers(10, 6, 3, seeded(0))
-    assert found.shape == (10, 3)
-    assert len({tuple(row) for row in found.tolist()}) > 5  # not one part repeated
+def test_every_set_of_strangers_is_as_likely() -> None:
+    drawn = strangers(6000, 4, 2, seeded(0)).sort(dim=1).values
+    sets = {(one, other): 0 for one in range(4) for other in range(one + 1, 4)}
+    for one, other in drawn.tolist():
+        sets[one, other] += 1
+    assert all(abs(seen - 1000) < 150 for seen in sets.values())  # standard deviation 29
+
+
+def test_strangers_among_very_many_anchors_take_no_room_for_them() -> None:
+    found = strangers(1000, 10**9, 3, seeded(0))  # one row of a billion draws would be 4 GB
+    assert found.double().mean() == pytest.approx(5e8, rel=0.05)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "random"])
+def test_cached_samples_get_no_neighbours_and_only_the_others_are_counted(choice: neighbours.NeighbourChoice) -> None:
+    vectors = {"encoder": torch.randn(8, 5, generator=seeded(2)), "decoder": torch.randn(8, 4, generator=seeded(3))}
+    told: list[int] = []
+    index = NeighbourIndex.build(vectors, torch.tensor(CACHED), 3, choice, seeded(0), device="cpu", advance=told.append)
+    again = NeighbourIndex.build(vectors, torch.tensor(CACHED), 3, choice, seeded(0), search="exact")
+    assert sum(told) == 2 * len(UNCACHED)
+    for stream, slots in index.slots.items():
+        assert (slots.shape, slots.dtype) == ((8, 3), torch.int32)
+        assert not slots[CACHED].any()
+        assert all(len(set(row)) == 3 for row in slots[UNCACHED].tolist())
+        assert torch.equal(slots, again.slots[stream])
+
+
+def test_the_vectors_of_cached_samples_are_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = Products(monkeypatch)
+    NeighbourIndex.build({"tokens": torch.randn(8, 5)}, torch.tensor(CACHED), 1, "nearest", seeded(0))
+    assert products.shapes == [(len(UNCACHED), len(CACHED))]
 
 
 def test_each_stream_has_its_own_neighbours_as_slots_of_the_cache() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import naive
+from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
@@ -33,6 +34,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all cached": {"cache_fraction": 1.0},
     "one neighbour, two passes, symmetric": {"neighbours": 1, "fuse": False, "divergence": "symmetric_kl"},
     "cached once, as for understanding": NLU | {"refresh_every": None, "detach_clean": True},
+    "last pass shared": {"share_last_pass": True},
+    "last pass shared, plain gradient": NLU | {"share_last_pass": True, "cache_fraction": 1.0},
+    "one step, its pass shared": {"share_last_pass": True, "ascent_steps": 1},
+    "swept": {"refresh": "sweep", "sweep_tokens": 12},
+    "on disk": {"cache_device": "disk"},
 }
 
 
@@ -64,9 +70,24 @@ def setting(family: str, size: int = 6, **options: Any) -> tuple[Method, ModelTa
     return method, task, batch
 
 
+def sweep(method: Method, task: ModelTask, batch: Batch, epoch: int, seed: int = 0) -> list[list[int]]:
+    """Let an epoch begin; the groups of samples that the method asked for."""
+    asked: list[list[int]] = []
+
+    def fetch(groups: Any) -> Any:
+        for ids in groups:
+            asked.append(ids.tolist())
+            yield take(batch, ids.tolist())
+
+    torch.manual_seed(seed)
+    method.begin_epoch(task, Clock(epoch, 0), fetch)
+    return asked
+
+
 @pytest.mark.parametrize(
     ("family", "variant"),
-    [("bert", variant) for variant in VARIANTS] + [("marian", "half cached, two neighbours")],
+    [("bert", variant) for variant in VARIANTS]
+    + [("marian", "half cached, two neighbours"), ("marian", "last pass shared"), ("marian", "swept")],
 )
 def test_arch_agrees_with_its_reference(family: str, variant: str) -> None:
     """Three epochs of two batches in an order that changes, the weights moving all the while."""
@@ -82,9 +103,15 @@ def test_arch_agrees_with_its_reference(family: str, variant: str) -> None:
         neighbours=(SETTINGS | options)["neighbours"],
         cached=set(method.state().tensors["cache.ids"].tolist()),
         corpus=naive.sentences(reference, batch),
+        share_last_pass=options.get("share_last_pass", False),
+        refresh_by_sweep=options.get("refresh") == "sweep",
     )
     other.prepare(reference)
     for epoch in range(3):
+        swept = sweep(method, task, batch, epoch, seed=100 + epoch)
+        torch.manual_seed(100 + epoch)
+        for ids in swept:
+            other.sweep(reference, ids)
         order = torch.randperm(6, generator=torch.Generator().manual_seed(epoch)).tolist()
         for number, ids in enumerate((order[:3], order[3:])):
             part = take(batch, ids)
@@ -323,8 +350,12 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
         ("neighbours", 0, "neighbours must be a whole number of 1 or more, got 0"),
         ("neighbour_choice", "far", "neighbour_choice must be one of nearest, random, got 'far'"),
         ("weight", math.nan, "weight must be a finite number of 0 or more, got nan"),
-        ("cache_dtype", "int8", "cache_dtype must be one of float32, float16, got 'int8'"),
-        ("cache_device", "disk", "cache_device must be one of model, host, got 'disk'"),
+        ("cache_dtype", "int2", "cache_dtype must be one of float32, float16, bfloat16, int8, int4, got 'int2'"),
+        ("cache_device", "tape", "cache_device must be one of auto, device, host, disk, got 'tape'"),
+        ("cache_budget_gb", -1, "cache_budget_gb must be a finite number of 0 or more, got -1"),
+        ("refresh", "never", "refresh must be one of epoch, sweep, got 'never'"),
+        ("sweep_tokens", 0, "sweep_tokens must be a whole number of 1 or more, got 0"),
+        ("neighbour_search", "guess", "neighbour_search must be one of auto, exact, faiss, got 'guess'"),
         ("divergence", "tv", "divergence must be one of kl, symmetric_kl, got 'tv'"),
     ],
 )
@@ -332,6 +363,135 @@ def test_arch_refuses_bad_values(option: str, value: Any, message: str) -> None:
     for make in (registry["arch"], lambda **options: create("arch", **options)):
         with pytest.raises(ValueError, match=message):
             make(**{option: value})
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+@pytest.mark.parametrize("rule", ["normalised", "gradient"])
+def test_a_shared_pass_finds_the_same_perturbation_however_the_loss_is_scaled_for_its_backward(
+    family: str, rule: str
+) -> None:
+    """Loss scaling in float16 and gradient accumulation multiply the gradient; the step must not grow with it."""
+    found = []
+    for scale in (1.0, 1024.0):
+        method, task, batch = setting(family, share_last_pass=True, step_rule=rule, cache_fraction=1.0)
+        step(method, task, batch, seed=4, backward=lambda loss, scale=scale: (scale * loss).backward())
+        task.model.zero_grad()
+        found.append(trained(method, task, batch, epoch=1))
+    assert all(same(*pair, tolerance=1e-7) for pair in zip(*found, strict=True))
+
+
+def test_a_shared_pass_saves_a_pass_each_way_and_caches_what_the_whole_ascent_finds() -> None:
+    whole, task, batch = setting("bert", cache_fraction=1.0)
+    shared, *_ = setting("bert", cache_fraction=1.0, share_last_pass=True)
+    counts, cached = [], []
+    for method in (whole, shared):
+        with watched(task.model) as passes:
+            step(method, task, batch, seed=6)
+        counts.append(len(passes))
+        task.model.zero_grad()
+        cached.append(trained(method, task, batch, epoch=1))
+    assert counts == [4, 3]
+    assert all(same(*pair) for pair in zip(*cached, strict=True))
+    assert (shared.passes().forward, whole.passes().forward) == (2.5, 3.0)
+    assert (shared.passes().backward, whole.passes().backward) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"refresh": "sweep"}, "share_last_pass must be off with refresh='sweep'"),
+        ({"weight": 0}, r"share_last_pass must be off with weight 0\.0 and ascent_steps 2"),
+        ({"ascent_steps": 0}, r"share_last_pass must be off with weight 2\.0 and ascent_steps 0"),
+    ],
+)
+def test_a_pass_that_is_not_there_cannot_be_shared(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create("arch", **SETTINGS | {"share_last_pass": True} | options)
+
+
+def test_a_sweep_visits_the_cached_samples_only_and_every_step_then_costs_a_reuse() -> None:
+    method, task, batch = setting("bert", refresh="sweep", sweep_tokens=1000)
+    cached = method.state().tensors["cache.ids"].tolist()
+    with watched(task.model) as passes:
+        asked = sweep(method, task, batch, epoch=0)
+    assert [sorted(ids) for ids in asked] == [cached]
+    assert [one.rows for one in passes] == [3] * 3  # the clean target and two ascents
+    assert not gradients(task.model)
+    for epoch in (0, 1):
+        with watched(task.model) as passes:
+            step(method, task, batch, epoch=epoch)
+        assert [one.rows for one in passes] == [12]
+        assert sweep(method, task, batch, epoch=1) == []
+    assert sweep(method, task, batch, epoch=2) == asked
+    assert method.passes().forward == 2 + 0.5 * 3 / 2
+    assert method.passes().backward == 1 + 0.5 * 2 / 2
+
+
+def test_a_sweep_is_not_repeated_by_a_run_that_is_resumed_in_mid_epoch(tmp_path: Path) -> None:
+    method, task, batch = setting("bert", refresh="sweep")
+    assert sweep(method, task, batch, epoch=2) != []
+    save_method(method, tmp_path)
+    resumed, *_ = setting("bert", refresh="sweep")
+    load_method(resumed, tmp_path, torch.device("cpu"))
+    assert sweep(resumed, task, batch, epoch=2) == []
+    assert sweep(resumed, task, batch, epoch=4) != []
+
+
+def test_a_step_without_the_sweep_before_it_says_what_is_missing() -> None:
+    method, task, batch = setting("bert", refresh="sweep")
+    with pytest.raises(
+        RuntimeError, match=r"refresh='sweep' needs method\.begin_epoch\(task, clock, fetch\) before epoch 0"
+    ):
+        step(method, task, batch)
+
+
+def test_methods_without_a_sweep_ask_for_nothing_when_an_epoch_begins() -> None:
+    method, task, batch = setting("bert")
+    assert sweep(method, task, batch, epoch=0) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "tier"), [(1.0, "device"), (0.0, "host"), (None, "device")], ids=["room", "none", "unstated"]
+)
+def test_the_cache_goes_to_the_nearest_tier_that_the_stated_budget_allows(budget: float | None, tier: str) -> None:
+    method, *_ = setting("bert", cache_budget_gb=budget)
+    assert method.cache.place.tier == tier
+
+
+def test_a_cache_too_large_for_memory_goes_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advreg.methods.arch.host_budget", lambda: 0.0)
+    method, task, batch = setting("bert", cache_budget_gb=0.0)
+    assert method.cache.place.tier == "disk"
+    written = trained(method, task, batch, epoch=0)
+    method.expect(torch.arange(6))
+    read = trained(method, task, batch, epoch=1)
+    for i in method.state().tensors["cache.ids"].tolist():
+        assert same(read[i], written[i])
+
+
+def test_a_run_may_be_resumed_with_its_cache_in_another_place_but_not_in_another_precision(tmp_path: Path) -> None:
+    method, task, batch = setting("bert", cache_device="device")
+    written = trained(method, task, batch, epoch=0)
+    save_method(method, tmp_path)
+    moved, *_ = setting("bert", cache_device="disk", cache_folder=str(tmp_path))
+    load_method(moved, tmp_path, torch.device("cpu"))
+    read = trained(moved, task, batch, epoch=1)
+    for i in method.state().tensors["cache.ids"].tolist():
+        assert same(read[i], written[i])
+    coarser, *_ = setting("bert", cache_dtype="int8")
+    with pytest.raises(ValueError, match="cache_dtype float32 → int8"):
+        load_method(coarser, tmp_path, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "coarse"), [("float16", 1e-3), ("bfloat16", 4e-3), ("int8", 1 / 127), ("int4", 1 / 7)]
+)
+def test_what_a_coarser_cache_gives_back_is_close_and_inside_the_ball(dtype: str, coarse: float) -> None:
+    method, task, batch = setting("bert", cache_fraction=1.0, cache_dtype=dtype)
+    written = trained(method, task, batch, epoch=0)
+    for mine, theirs in zip(trained(method, task, batch, epoch=1), written, strict=True):
+        assert float((mine["tokens"] - theirs["tokens"]).abs().max()) <= coarse * float(theirs["tokens"].abs().max())
+        assert float(mine["tokens"].norm()) <= 0.5 * (1 + 1e-6)
 
 
 def test_arch_suggests_the_close_name_of_an_option() -> None:

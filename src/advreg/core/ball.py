@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,12 +39,10 @@ class Ball:
     def size(self, values: Tensor) -> Tensor:
         """‖δ‖ per sample (B, 1, 1) or per token (B, T, 1). Padding must be zero, and then does not count."""
         axes = (1, 2) if self.scope == "sample" else (2,)
-        if self.norm == "linf":
-            return values.abs().amax(axes, keepdim=True)
-        # Dividing by the largest entry first keeps tiny gradients from underflowing when they are squared.
-        peak = values.abs().amax(axes, keepdim=True)
-        safe = peak.clamp_min(torch.finfo(values.dtype).tiny)
-        return peak * (values / safe).square().sum(axes, keepdim=True).sqrt()
+        order = torch.inf if self.norm == "linf" else 2
+        # float64, so that tiny gradients do not underflow when they are squared
+        size: Tensor = torch.linalg.vector_norm(values, order, axes, keepdim=True, dtype=torch.float64)
+        return size.to(values.dtype)
 
     def unit(self, delta: Perturbation) -> Perturbation:
         """δ / ‖δ‖; a zero stays zero."""
@@ -53,7 +52,11 @@ class Ball:
         """The nearest point of the ball: shrink (l2) or clip (linf) what lies outside."""
         if self.norm == "linf":
             return delta.map(lambda values, _: values.clamp(-self.radius, self.radius))
-        return delta.map(lambda values, _: values * (self.radius * inverse(self.size(values))).clamp(max=1.0))
+        return delta.map(lambda values, _: values * self._shrinkage(self.size(values)))
+
+    def _shrinkage(self, size: Tensor) -> Tensor:
+        """min(1, ε / size)."""
+        return (self.radius / size.clamp_min(torch.finfo(size.dtype).tiny)).clamp_max(1.0)
 
     def rescale(self, delta: Perturbation) -> Perturbation:
         """ε δ / ‖δ‖: onto the surface of the ball, from inside as well as from outside."""
@@ -91,14 +94,12 @@ class Start:
 
 def uniform_noise(values: Tensor, mask: Tensor) -> Tensor:
     """U(−1, 1) at every coordinate of every real token."""
-    rows = torch.rand(_real_tokens(mask), values.shape[-1], dtype=values.dtype, device=values.device)
-    return scatter_real(2 * rows - 1, mask)
+    return _drawn(lambda *shape: 2 * torch.rand(*shape, dtype=values.dtype, device=values.device) - 1, values, mask)
 
 
 def normal_noise(values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """N(0, scale²) at every coordinate of every real token."""
-    rows = torch.randn(_real_tokens(mask), values.shape[-1], dtype=values.dtype, device=values.device)
-    return scatter_real(scale * rows, mask)
+    return _drawn(lambda *shape: scale * torch.randn(*shape, dtype=values.dtype, device=values.device), values, mask)
 
 
 def inverse(size: Tensor) -> Tensor:
@@ -106,5 +107,13 @@ def inverse(size: Tensor) -> Tensor:
     return torch.where(size > 0, 1 / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
 
 
-def _real_tokens(mask: Tensor) -> int:
-    return int(mask.sum())
+def _drawn(draw: Callable[..., Tensor], values: Tensor, mask: Tensor) -> Tensor:
+    """Noise that follows the tokens: the k-th real token of a sample gets the same, whichever side the padding is on.
+
+    On a CPU one row is drawn per real token, so that neither the padded width nor the split into micro-batches matters.
+    A GPU's generator would not honour that, and counting the tokens would make the host wait for it.
+    """
+    if values.device.type == "cpu":
+        return scatter_real(draw(int(mask.sum()), values.shape[-1]), mask)
+    position = (mask.long().cumsum(1) - 1).clamp_min(0)  # (B, T)
+    return draw(*values.shape).gather(1, position[..., None].expand(values.shape))

@@ -89,8 +89,9 @@ class Perturbation:
 
     def sentence_norm(self) -> Tensor:
         """‖δ_i‖₂ over all streams and tokens of each sample, (B,)."""
-        squares = [value.detach().float().square().sum(dim=(1, 2)) for value in self.values.values()]
-        return torch.stack(squares).sum(0).sqrt()
+        norms = [torch.linalg.vector_norm(value.detach(), dim=(1, 2)) for value in self.values.values()]  # (B,) each
+        together: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        return together
 
 
 def blank_padding(values: Tensor, mask: Tensor) -> Tensor:

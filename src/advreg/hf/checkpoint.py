@@ -50,7 +50,7 @@ def load_method(method: Method, folder: Path, device: torch.device) -> dict[str,
     if facts.get("method") != method.name:
         raise CheckpointError(f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}")
     saved, mine = json.loads(facts.get("options", "{}")), json.loads(json.dumps(method.options()))
-    changed = [f"{name} {saved.get(name)} → {mine[name]}" for name in mine if saved.get(name) != mine[name]]
+    changed = [f"{name} {saved.get(name)} → {mine[name]}" for name in mine if saved.get(name) != mine[name] and name not in method.movable]
     if changed:
         raise CheckpointError(
             f"options of {method.name} differ from the checkpoint's: {', '.join(changed)}; resume with the saved ones"

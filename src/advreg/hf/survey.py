@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from advreg.hf.data import Features, Sized, in_batches
@@ -16,6 +17,7 @@ from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 
 _SAMPLES_AT_ONCE = 256
+_FETCHED_AT_ONCE = 2**24  # numbers that wait on the model's device, 64 MiB, so that it is not waited for in each batch
 
 
 def survey(
@@ -24,44 +26,89 @@ def survey(
     collator: Callable[[Features], Any],
     advance: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """Pass over the data set in the order of its ids.
+    """Pass over the data set in the order of its ids, once, keeping of each batch no more than the Corpus holds.
 
     Args:
         task: the model whose token embeddings the sentence vectors are made of.
         dataset: the training samples; sample i has id i.
         collator: makes a batch of them, as in training.
-        advance: called with the number of samples done, for a progress bar.
+        advance: called with the number of samples done since the last call, for a progress bar.
     """
-    if len(dataset) == 0:
+    size = len(dataset)
+    if size == 0:
         raise ValueError("the training set must have at least one sample, got none")
-    tables = {stream: table_of(module) for stream, module in find_sites(task.model, "tokens").items()}
-    lengths: dict[str, list[Tensor]] = {stream: [] for stream in tables}
-    vectors: dict[str, list[Tensor]] = {stream: [] for stream in tables}
+    # float32 once instead of in each batch; nothing where it is float32 already
+    tables = {stream: table_of(module).float() for stream, module in find_sites(task.model, "tokens").items()}
+    lengths = {stream: torch.empty(size, dtype=torch.int64) for stream in tables}
+    vectors = {stream: _HostRows(size, table.shape[1]) for stream, table in tables.items()}
     digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
     widths: dict[str, int] = {}
-    with kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
+    done = 0
+    with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
         for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE):
             widths = widths or task.widths(to_device(batch, bare(task.model).device))
+            rows = len(batch["input_ids"])
+            _check_rows(rows, min(_SAMPLES_AT_ONCE, size - done))
             for stream, (ids, mask) in task.tokens(batch).items():
-                lengths[stream].append(mask.sum(1))
-                vectors[stream].append(sentence_vectors(ids, mask, tables[stream]).cpu())
-                for digest, part in zip(digests[stream], (mask.sum(1), ids[mask]), strict=True):
+                real, counts = ids[mask], mask.sum(1)
+                lengths[stream][done : done + rows] = counts
+                vectors[stream].append(mean_rows(tables[stream], real, counts))
+                for digest, part in zip(digests[stream], (counts, real), strict=True):
                     digest.update(part.to("cpu", torch.int64).numpy().tobytes())
+            done += rows
             if advance is not None:
-                advance(len(batch["input_ids"]))
+                advance(rows)
     return Corpus(
-        {stream: torch.cat(parts).cpu() for stream, parts in lengths.items()},
+        lengths,
         dict(widths),
-        {stream: torch.cat(parts) for stream, parts in vectors.items()},
+        {stream: rows.finish() for stream, rows in vectors.items()},
         combined(digest for pair in digests.values() for digest in pair),
     )
 
 
+class _HostRows:
+    """Rows made on a device a few at a time, in one tensor on the host, (size, width)."""
+
+    def __init__(self, size: int, width: int) -> None:
+        self.rows = torch.empty(size, width)
+        self.fetched = 0
+        self.waiting: list[Tensor] = []
+
+    def append(self, part: Tensor) -> None:
+        self.waiting.append(part)
+        if part.device.type == "cpu" or sum(rows.numel() for rows in self.waiting) >= _FETCHED_AT_ONCE:
+            self._fetch()
+
+    def finish(self) -> Tensor:
+        self._fetch()
+        return self.rows
+
+    def _fetch(self) -> None:
+        if self.waiting:
+            part = torch.cat(self.waiting)
+            self.rows[self.fetched : self.fetched + len(part)] = part
+            self.fetched += len(part)
+            self.waiting.clear()
+
+
+def _check_rows(found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"the collator must make one row of each sample, got {found} rows of {expected} samples; "
+            "split long samples before training and not in the collator"
+        )
+
+
 def sentence_vectors(ids: Tensor, mask: Tensor, table: Tensor) -> Tensor:
     """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, padding left out; (B, d)."""
-    ids, mask = ids.to(table.device), mask.to(table.device)
-    weights = mask.float() / mask.sum(1, keepdim=True).clamp_min(1)
-    return torch.einsum("bt,btd->bd", weights, table[ids].float())
+    return mean_rows(table.float(), ids[mask], mask.sum(1))
+
+
+def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
+    """The mean row of each sentence, (B, d), from all sentences' real tokens end to end; zero for an empty one."""
+    begins = (counts.cumsum(0) - counts).to(table.device)
+    tokens = tokens.to(table.device, torch.int64)
+    return F.embedding_bag(tokens, table, begins, mode="mean")  # never (B, T, d)
 
 
 def combined(digests: Iterable[Any]) -> str:

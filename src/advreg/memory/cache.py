@@ -3,41 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation, blank_padding
+from advreg.memory.codec import CacheDtype, Codec, Parts, bytes_per_row, codec_for
+from advreg.memory.courier import Bundle, Courier
+from advreg.memory.tiers import Place
 
 
-@dataclass
-class _Rows:
-    """One stream's store: the rows of all cached samples end to end, and beside them the mean row of each.
+class RowStore:
+    """One stream's rows: those of all cached samples end to end, and beside them the mean row of each.
 
-    The last row of ``rows`` belongs to nobody and stays zero: padding and uncached samples point at it.
+    The last row belongs to nobody and stays zero: padding and uncached samples point at it.
+
+    Args:
+        lengths: rows of each cached sample, (A,).
+        width: D.
+        dtype: how rows are stored; means are float32 beside floats, and int8 beside integers.
+        place: where rows are stored. The means are always near: uncached samples are served from them alone.
     """
 
-    offsets: Tensor  # (A,) where each sample's block begins
-    lengths: Tensor  # (A,)
-    rows: Tensor  # (Σ lengths + 1, D)
-    means: Tensor  # (A, D)
+    def __init__(self, lengths: Tensor, width: int, dtype: CacheDtype, place: Place) -> None:
+        self.codec, self.mean_codec = codecs_for(dtype, width)
+        self.place = place
+        self.lengths = lengths.to(place.device, torch.int64)
+        self.offsets = self.lengths.cumsum(0) - self.lengths  # (A,) where each sample's block begins
+        count = int(lengths.sum()) + 1
+        self.rows = empty_rows(count, self.codec, place)
+        self.means = empty_rows(len(lengths), self.mean_codec, Place(place.device))
 
-    @classmethod
-    def empty(cls, lengths: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> _Rows:
-        lengths = lengths.to(device=device, dtype=torch.int64)
-        offsets = lengths.cumsum(0) - lengths
-        rows = torch.zeros(int(lengths.sum()) + 1, width, dtype=dtype, device=device)
-        means = torch.zeros(lengths.shape[0], width, dtype=torch.float32, device=device)
-        return cls(offsets, lengths, rows, means)
+    @property
+    def nbytes(self) -> int:
+        return sum(part.numel() * part.element_size() for part in (*self.rows.values(), *self.means.values()))
 
     def index(self, slots: Tensor, mask: Tensor) -> Tensor:
-        """Row of each token, (B, T): the k-th *real* token reads the k-th row, whichever side the padding is on."""
-        nobody = self.rows.shape[0] - 1
-        position = mask.long().cumsum(1) - 1
-        rows = self.offsets[slots.clamp_min(0)][:, None] + position
-        return torch.where(mask & (slots >= 0)[:, None], rows, nobody)
+        """Row of each token, (B, T), in the whole store."""
+        return token_rows(self.offsets[slots.clamp_min(0)], slots >= 0, mask, self._nobody)
+
+    def read(self, slots: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows laid out by the mask, (B, T, D), straight from where they are stored."""
+        index = self.index(slots, mask)
+        return self.codec.decode({name: part[index] for name, part in self.rows.items()}, dtype)
+
+    def read_packed(self, packed: Mapping[str, Tensor], slots: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same from the rows of this batch's samples alone, as :meth:`gather` packed them."""
+        cached = slots >= 0
+        lengths = torch.where(cached, self.lengths[slots.clamp_min(0)], 0)
+        index = token_rows(lengths.cumsum(0) - lengths, cached, mask, packed["rows"].shape[0] - 1)
+        return self.codec.decode({name: part[index] for name, part in packed.items()}, dtype)
+
+    def gather(self, slots: Tensor) -> Parts:
+        """The rows of these samples end to end, and after them the row that belongs to nobody; on the host."""
+        slots = slots[slots >= 0]
+        offsets, lengths = (values[slots] for values in self._on_host)
+        jumps = offsets - (lengths.cumsum(0) - lengths)
+        index = torch.repeat_interleave(jumps, lengths) + torch.arange(int(lengths.sum()))
+        index = torch.cat([index, torch.tensor([self._nobody])])
+        return {name: _select(part, index, self.place.device.type == "cuda") for name, part in self.rows.items()}
+
+    def write(self, slots: Tensor, mask: Tensor, parts: Parts) -> None:
+        """Store encoded rows (B, T, …) of the cached samples of a batch."""
+        chosen = mask & (slots >= 0)[:, None]
+        index = self.index(slots, mask)[chosen]
+        for name, part in self.rows.items():
+            part.index_copy_(0, index.to(part.device), parts[name][chosen].to(part.device))
+
+    def write_means(self, slots: Tensor, means: Tensor) -> None:
+        """Store the mean rows, (B, D), of the cached samples of a batch."""
+        cached = slots >= 0
+        for name, part in self.mean_codec.encode(means[cached]).items():
+            self.means[name].index_copy_(0, slots[cached], part)
+
+    def read_means(self, slots: Tensor) -> Tensor:
+        """Mean rows of cached samples, (..., D)."""
+        return self.mean_codec.decode({name: part[slots] for name, part in self.means.items()}, torch.float32)
+
+    def state(self) -> dict[str, Tensor]:
+        means = {f"means.{name}": part for name, part in self.means.items()}
+        return {**self.rows, **means, "lengths": self.lengths}
+
+    @property
+    def _nobody(self) -> int:
+        return self.rows["rows"].shape[0] - 1
+
+    @cached_property
+    def _on_host(self) -> tuple[Tensor, Tensor]:
+        return self.offsets.cpu(), self.lengths.cpu()
 
 
 class PerturbationCache:
@@ -48,8 +103,8 @@ class PerturbationCache:
         size: n, the number of samples there are.
         lengths: per stream, the number of real tokens of every sample, (n,).
         widths: per stream, the width D of a row.
-        dtype: how rows are stored, float32 or float16. The means beside them are float32.
-        device: where the cache lives.
+        dtype: how rows are stored: float32, float16, bfloat16, int8 or int4 (the last two with a scale per row).
+        place: where the rows live; see :class:`~advreg.memory.tiers.Place`.
     """
 
     def __init__(
@@ -58,56 +113,66 @@ class PerturbationCache:
         size: int,
         lengths: Mapping[str, Tensor],
         widths: Mapping[str, int],
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        dtype: CacheDtype = "float32",
+        place: Place | None = None,
     ) -> None:
-        self.device = torch.device(device)
+        self.place = place or Place()
         self.size = size
-        self.ids = ids.to(self.device, torch.int64)
-        self.slot_of = torch.full((size,), -1, dtype=torch.int64, device=self.device)
-        self.slot_of[self.ids] = torch.arange(len(ids), device=self.device)
-        self.written_at = torch.full((len(ids),), -1, dtype=torch.int64, device=self.device)  # epoch; −1 is never
-        self.sample_lengths = {stream: length.to(self.device) for stream, length in lengths.items()}
+        device = self.device
+        self.ids = ids.to(device, torch.int64)
+        self.slot_of = torch.full((size,), -1, dtype=torch.int32, device=device)
+        self.slot_of[self.ids] = torch.arange(len(ids), dtype=torch.int32, device=device)
+        self.written_at = torch.full((len(ids),), -1, dtype=torch.int64, device=device)  # epoch; −1 is never
+        self.sample_lengths = {stream: length.to(device, torch.int32) for stream, length in lengths.items()}
         self._store = {
-            stream: _Rows.empty(length.to(self.device)[self.ids], widths[stream], dtype, self.device)
+            stream: RowStore(length[ids.to(length.device)], widths[stream], dtype, self.place)
             for stream, length in lengths.items()
         }
+        self._approved: Tensor | None = None  # ids last found to be inside the data
+        self._courier = None if self.place.is_near else Courier(self._gather, device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where what is read arrives: the model's device, whatever the tier."""
+        return self.place.device
 
     @property
     def nbytes(self) -> int:
         """Bytes held in rows and means."""
-        return sum(
-            tensor.numel() * tensor.element_size()
-            for store in self._store.values()
-            for tensor in (store.rows, store.means)
-        )
+        return sum(store.nbytes for store in self._store.values())
 
     def slots(self, ids: Tensor) -> Tensor:
         """Where each sample lives in the cache, (B,); −1 for a sample that is not cached."""
-        ids = ids.to(self.device, torch.int64)
-        outside = (ids < 0) | (ids >= self.size)
-        if bool(outside.any()):
-            raise IndexError(
-                f"sample id {int(ids[outside][0])} is not in the data the method was prepared with "
-                f"(0–{self.size - 1}); was the dataset changed after prepare()?"
-            )
-        return self.slot_of[ids]
+        if ids is not self._approved:  # a look at what a GPU computed makes the host wait: once per batch is enough
+            self._require(ids, (ids >= 0) & (ids < self.size))
+            self._approved = ids
+        return self.slot_of[ids.to(self.device)].long()
 
     def known(self, ids: Tensor) -> Tensor:
         """Which samples have a δ in the cache, (B,)."""
         slots = self.slots(ids)
-        return (slots >= 0) & (self.written_at[slots.clamp_min(0)] >= 0)
+        return self._written(slots) >= 0
+
+    def groups(self, tokens: int) -> list[Tensor]:
+        """All cached ids, samples of like length together, in groups that pad to at most ``tokens`` per stream."""
+        longest = torch.stack([length[self.ids].cpu() for length in self.sample_lengths.values()]).amax(0)
+        order = longest.argsort(descending=True, stable=True)
+        ids, sizes = self.ids.cpu()[order], longest[order].clamp_min(1).tolist()
+        groups, first = [], 0
+        while first < len(ids):
+            count = max(1, tokens // sizes[first])
+            groups.append(ids[first : first + count])
+            first += count
+        return groups
+
+    def expect(self, ids: Tensor) -> None:
+        """These samples come next: a cache that is not on the device starts to bring their rows."""
+        if self._courier is not None:
+            self._courier.expect(ids)
 
     def read(self, ids: Tensor, like: Perturbation) -> Perturbation:
         """δ_i of every cached sample of a batch, laid out by its mask; zero for the others."""
-        slots = self.slots(ids)
-        self._check_lengths(ids, like)
-        values = {}
-        for stream, zeros in like.values.items():
-            store = self._store[stream]
-            rows = store.rows[store.index(slots, like.masks[stream].to(self.device))]  # (B, T, D)
-            values[stream] = rows.to(zeros.device, zeros.dtype, non_blocking=True)
-        return Perturbation(values, like.masks)
+        return self._read(ids, self._checked_slots(ids, like), like)
 
     def write(self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int) -> Perturbation:
         """Blend the cached samples' new Δ into the cache and return what each sample is to be trained on.
@@ -115,34 +180,33 @@ class PerturbationCache:
         A cached sample gets Π(α · old + (1 − α) · Δ), or Δ as it is when it has no old value; an uncached one
         keeps its own Δ.
         """
-        slots = self.slots(ids)
-        old = self.read(ids, delta)
+        slots = self._checked_slots(ids, delta)
         self._require_finite(ids, delta)
-        has_old = self.known(ids).to(delta.values[delta.streams[0]].device)
+        old = self._read(ids, slots, delta)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
-        fresh = ball.project(blend).where(has_old, delta)
-        cached = slots >= 0
+        fresh = ball.project(blend).where(self._written(slots) >= 0, delta)
+        if self._courier is not None:
+            self._courier.forget(ids)
         for stream, values in fresh.values.items():
-            self._put(stream, slots, values.to(self.device), delta.masks[stream].to(self.device))
-        self.written_at[slots[cached]] = epoch
+            self._put(stream, slots, values, delta.masks[stream])
+        self.written_at[slots[slots >= 0]] = epoch
         return fresh
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
         """Mean row of each of these cached samples, (..., D)."""
-        return self._store[stream].means[slots]
+        return self._store[stream].read_means(slots)
 
     def staleness(self, ids: Tensor, epoch: int) -> Tensor:
         """Epochs since the cached samples of a batch were last written, averaged; 0 if none is cached."""
-        slots = self.slots(ids)
-        written = torch.where(slots >= 0, self.written_at[slots.clamp_min(0)], -1)
-        age = torch.where(written >= 0, epoch - written, 0)
-        return age.sum() / (written >= 0).sum().clamp_min(1)
+        written = self._written(self.slots(ids))
+        known = written >= 0
+        return ((epoch - written) * known).sum() / known.sum().clamp_min(1)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that changes in training, as tensors."""
         state = {"ids": self.ids, "written_at": self.written_at}
         for stream, store in self._store.items():
-            state |= {f"{stream}.rows": store.rows, f"{stream}.means": store.means, f"{stream}.lengths": store.lengths}
+            state |= {f"{stream}.{name}": part for name, part in store.state().items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -158,26 +222,75 @@ class PerturbationCache:
                     f"{tuple(value.shape)} of {value.dtype}; resume with the saved run's data and cache options"
                 )
             fixed = name == "ids" or name.endswith(".lengths")
-            if fixed and not torch.equal(saved.to(self.device), value):
+            if fixed and not torch.equal(saved.to(value.device), value):
                 raise ValueError(f"the saved cache's {name} differ from this run's; resume with the same data and seed")
         for name, value in mine.items():
             value.copy_(state[name])
 
+    def _read(self, ids: Tensor, slots: Tensor, like: Perturbation) -> Perturbation:
+        if self._courier is None:
+            values = {
+                stream: self._store[stream].read(slots, like.masks[stream], zeros.dtype)
+                for stream, zeros in like.values.items()
+            }
+            return Perturbation(values, like.masks)
+        bundle = self._courier.bring(ids)
+        values = {
+            stream: self._store[stream].read_packed(
+                _under(f"{stream}.", bundle), slots, like.masks[stream], zeros.dtype
+            )
+            for stream, zeros in like.values.items()
+        }
+        return Perturbation(values, like.masks)
+
+    def _gather(self, ids: Tensor) -> Bundle:
+        """The rows of these samples in every stream, on the host."""
+        slots = self._slot_of_on_host[ids].long()
+        return {
+            f"{stream}.{name}": part
+            for stream, store in self._store.items()
+            for name, part in store.gather(slots).items()
+        }
+
+    @cached_property
+    def _slot_of_on_host(self) -> Tensor:
+        return self.slot_of.cpu()
+
     def _put(self, stream: str, slots: Tensor, values: Tensor, mask: Tensor) -> None:
         store = self._store[stream]
-        store.rows[store.index(slots, mask)] = values.to(store.rows.dtype)
-        store.rows[-1] = 0  # uncached samples and padding were aimed at it
-        stored = blank_padding(store.rows[store.index(slots, mask)].float(), mask)  # (B, T, D), as it will be read
-        mean = stored.sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
-        cached = slots >= 0
-        store.means[slots[cached]] = mean[cached]
+        parts = store.codec.encode(values)
+        store.write(slots, mask, parts)
+        stored = blank_padding(store.codec.decode(parts, torch.float32), mask)  # (B, T, D), as it will be read
+        store.write_means(slots, stored.sum(1) / mask.sum(1, keepdim=True).clamp_min(1))
 
-    def _check_lengths(self, ids: Tensor, like: Perturbation) -> None:
-        ids = ids.to(self.device, torch.int64)
+    def _written(self, slots: Tensor) -> Tensor:
+        """Epoch in which these slots were last written, (B,); −1 for never, and for samples that are not cached."""
+        return torch.where(slots >= 0, self.written_at[slots.clamp_min(0)], -1)
+
+    def _checked_slots(self, ids: Tensor, like: Perturbation) -> Tensor:
+        """Slots of a batch whose ids and lengths are those the cache was made for."""
+        near = ids.to(self.device)
+        fits = (near >= 0) & (near < self.size)
+        near = near.clamp(0, self.size - 1)
         for stream, mask in like.masks.items():
-            now, then = mask.sum(1).to(self.device), self.sample_lengths[stream][ids]
-            if not torch.equal(now, then):
-                which = int((now != then).nonzero()[0])
+            fits = fits & (mask.sum(1) == self.sample_lengths[stream][near])
+        if not bool(fits.all()):
+            self.slots(ids)
+            self._require_lengths(ids.to(self.device), like)
+        self._approved = ids
+        return self.slot_of[near].long()
+
+    def _require(self, ids: Tensor, inside: Tensor) -> None:
+        if not bool(inside.all()):
+            raise IndexError(
+                f"sample id {int(ids[~inside][0])} is not in the data the method was prepared with "
+                f"(0–{self.size - 1}); was the dataset changed after prepare()?"
+            )
+
+    def _require_lengths(self, ids: Tensor, like: Perturbation) -> None:
+        for stream, mask in like.masks.items():
+            now, then = mask.sum(1), self.sample_lengths[stream][ids]
+            for which in (now != then).nonzero()[:1, 0].tolist():
                 raise ValueError(
                     f"sample id {int(ids[which])} has {int(now[which])} tokens in stream '{stream}', but had "
                     f"{int(then[which])} when the method was prepared; the data must not change during training "
@@ -187,11 +300,55 @@ class PerturbationCache:
     def _require_finite(self, ids: Tensor, delta: Perturbation) -> None:
         """A non-finite δ must never reach the cache: it would come back in every epoch."""
         for stream, values in delta.values.items():
-            dtype = self._store[stream].rows.dtype
-            finite = torch.isfinite(values.to(dtype)).all(dim=2).all(dim=1)  # as stored: float16 overflows at 65504
+            codec = self._store[stream].codec
+            stored = codec.decode(codec.encode(values), torch.float32)  # float16 overflows at 65504
+            finite = (torch.isfinite(values) & torch.isfinite(stored)).all(dim=2).all(dim=1)
             if not bool(finite.all()):
                 bad = ids.to(finite.device)[~finite].tolist()
+                dtype = codec.layout()["rows"][1]
                 raise FloatingPointError(
                     f"the perturbation of stream '{stream}' is not finite in {dtype} for sample ids {bad}; nothing was "
                     "cached. Lower step_size or radius, or train in bf16 or fp32"
                 )
+
+
+def cache_bytes(tokens: Mapping[str, int], samples: int, widths: Mapping[str, int], dtype: CacheDtype) -> int:
+    """What a cache of this many samples with this many real tokens in each stream takes."""
+    return sum(
+        (tokens[stream] + 1) * bytes_per_row(rows) + samples * bytes_per_row(means)
+        for stream, (rows, means) in {stream: codecs_for(dtype, width) for stream, width in widths.items()}.items()
+    )
+
+
+def codecs_for(dtype: CacheDtype, width: int) -> tuple[Codec, Codec]:
+    """How rows are stored, and how their means are: the means serve many samples, so they are never in 4 bits."""
+    return codec_for(dtype, width), codec_for("int8" if dtype in ("int8", "int4") else "float32", width)
+
+
+def empty_rows(count: int, codec: Codec, place: Place) -> Parts:
+    """Room for this many rows, all zero."""
+    return {name: place.zeros((count, *shape), dtype) for name, (shape, dtype) in codec.layout().items()}
+
+
+def token_rows(begins: Tensor, cached: Tensor, mask: Tensor, nobody: int) -> Tensor:
+    """Row of each token, (B, T): the k-th *real* token reads the k-th row, whichever side the padding is on.
+
+    Args:
+        begins: where the block of each sample begins, (B,).
+        cached: which samples have one, (B,).
+        mask: real tokens, (B, T).
+        nobody: the row for all other tokens.
+    """
+    position = mask.cumsum(1) - 1
+    return torch.where(mask & cached[:, None], begins[:, None] + position, nobody)
+
+
+def _select(rows: Tensor, index: Tensor, pinned: bool) -> Tensor:
+    """``rows[index]``, into pinned memory for a GPU to copy from."""
+    chosen = torch.empty((len(index), *rows.shape[1:]), dtype=rows.dtype, pin_memory=pinned)
+    return torch.index_select(rows, 0, index, out=chosen)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries whose name starts with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -9,17 +9,31 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_share, check_whole
+from advreg.core.checks import check_choice, check_not_negative, check_share, check_whole
 from advreg.core.perturbation import Perturbation
+from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, RefreshEvery
-from advreg.memory.cache import PerturbationCache
+from advreg.memory.cache import PerturbationCache, cache_bytes
+from advreg.memory.codec import CacheDtype
 from advreg.memory.corpus import Corpus
-from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex
-from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
+from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod
+from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, host_budget
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Fetch,
+    Method,
+    MethodState,
+    Passes,
+    StepReport,
+    Task,
+    Update,
+    option,
+    register,
+)
 from advreg.methods.options import AscentOptions
 
-CacheDtype = Literal["float32", "float16"]
-CacheDevice = Literal["model", "host"]
+Refresh = Literal["epoch", "sweep"]
 
 
 @register("arch")
@@ -41,23 +55,36 @@ class Arch(AscentOptions, Method):
     Differs from the authors' code: δ itself is cached (not its distance from the random start), by sample id (not by
     position in the batch), on the real tokens (not from position 0 of a left-padded row); epochs count from zero; the
     gradient flows through both predictions, as the equation says, unless ``detach_clean``.
+
+    Departures from the paper, off unless asked for: ``share_last_pass`` and ``refresh="sweep"`` make a refresh cheaper;
+    ``cache_dtype`` other than float32 rounds what is cached.
     """
 
     paper = "Zuo et al. 2021"
     cost = "2 + S/T_c forward (2 of them fused), 1 + S/T_c backward"
     needs_corpus = True
+    movable = ("cache_device", "cache_budget_gb", "cache_folder", "sweep_tokens")
 
     refresh_every: int | None = option(15, "T_c, epochs between two refreshes of the cache; none: once, at epoch 0")
     ema: float = option(0.01, "α, weight of the old perturbation at a refresh")
     cache_fraction: float = option(0.1, "p, share of the samples whose perturbation is cached")
     neighbours: int = option(1, "K, neighbours averaged for a sample that is not cached")
     neighbour_choice: NeighbourChoice = option("nearest", "nearest by cosine similarity, or random (the ablation)")
-    cache_dtype: CacheDtype = option("float32", "how cached rows are stored: float32 or float16")
-    cache_device: CacheDevice = option("model", "where the cache lives: beside the model, or in host memory")
+    neighbour_search: SearchMethod = option(
+        "auto", "exact; faiss (approximate, CPU); auto: faiss only where exact is slow"
+    )
+    cache_dtype: CacheDtype = option("float32", "how rows are stored; int8 and int4 have a scale per row")
+    cache_device: CacheDevice = option("auto", "where rows live: device, host memory, disk; auto: the first with room")
+    cache_budget_gb: float | None = option(None, "GB on the device for auto; none: a quarter of what is free")
+    cache_folder: str | None = option(None, "folder of a cache on disk; none: the system's temporary one")
     fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
+    share_last_pass: bool = option(False, "at a refresh train on the last ascent's pass (δ_{S−1}): a pass less")
+    refresh: Refresh = option("epoch", "epoch: while training on it (paper); sweep: cached samples alone, before it")
+    sweep_tokens: int = option(8192, "tokens in a batch of a sweep")
     _cache: PerturbationCache | None = field(default=None, init=False, repr=False)
     _neighbours: NeighbourIndex | None = field(default=None, init=False, repr=False)
     _fingerprint: str = field(default="", init=False, repr=False)
+    _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +94,25 @@ class Arch(AscentOptions, Method):
             raise ValueError(f"cache_fraction must be above 0 and at most 1, got {self.cache_fraction}")
         check_whole("neighbours", self.neighbours, least=1)
         check_choice("neighbour_choice", self.neighbour_choice, get_args(NeighbourChoice))
+        check_choice("neighbour_search", self.neighbour_search, get_args(SearchMethod))
         check_choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         check_choice("cache_device", self.cache_device, get_args(CacheDevice))
+        if self.cache_budget_gb is not None:
+            check_not_negative("cache_budget_gb", self.cache_budget_gb)
+        check_choice("refresh", self.refresh, get_args(Refresh))
+        check_whole("sweep_tokens", self.sweep_tokens, least=1)
+        self._check_sharing()
+
+    def _check_sharing(self) -> None:
+        if not self.share_last_pass:
+            return
+        if self.refresh == "sweep":
+            raise ValueError("share_last_pass must be off with refresh='sweep': a sweep has no pass to train on")
+        if self.weight == 0 or self.ascent_steps == 0:
+            raise ValueError(
+                f"share_last_pass must be off with weight {self.weight} and ascent_steps {self.ascent_steps}: "
+                "there is no ascent whose pass could be shared"
+            )
 
     @property
     def schedule(self) -> RefreshEvery:
@@ -80,7 +124,7 @@ class Arch(AscentOptions, Method):
             raise RuntimeError("arch has no cache yet; call method.prepare(corpus, seed, device) before the first step")
         return self._cache
 
-    def prepare(self, corpus: Corpus, seed: int, device: torch.device) -> None:
+    def prepare(self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None) -> None:
         """Draw the cache set X of ⌊n·p⌋ samples and find every other sample's neighbours in it (algorithm 2)."""
         size = len(corpus)
         count = int(size * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
@@ -90,15 +134,55 @@ class Arch(AscentOptions, Method):
             )
         generator = torch.Generator().manual_seed(seed)
         cached = torch.randperm(size, generator=generator)[:count].sort().values
-        home = device if self.cache_device == "model" else torch.device("cpu")
-        dtype = torch.float32 if self.cache_dtype == "float32" else torch.float16
-        self._cache = PerturbationCache(cached, size, corpus.lengths, corpus.widths, dtype, home)
+        place = self._place(corpus, cached, device)
+        self._cache = PerturbationCache(cached, size, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint = corpus.fingerprint
+        self._swept_at = -1
         self._neighbours = None
         if count < size:
-            self._neighbours = NeighbourIndex.build(
-                corpus.vectors, cached, self.neighbours, self.neighbour_choice, generator
+            neighbours = NeighbourIndex.build(
+                corpus.vectors,
+                cached,
+                self.neighbours,
+                self.neighbour_choice,
+                generator,
+                device=device,
+                search=self.neighbour_search,
+                advance=counting(progress, "finding neighbours", (size - count) * len(corpus.vectors)),
             )
+            self._neighbours = neighbours.to(device)
+
+    def _place(self, corpus: Corpus, cached: Tensor, device: torch.device) -> Place:
+        """Where the cache goes: as asked, or the nearest tier with room for it."""
+        if self.cache_device != "auto":
+            return Place(device, self.cache_device, self.cache_folder)
+        tokens = {stream: int(lengths[cached].sum()) for stream, lengths in corpus.lengths.items()}
+        needed = cache_bytes(tokens, len(cached), corpus.widths, self.cache_dtype)
+        tier = choose_tier(needed, device_budget(device, self.cache_budget_gb), host_budget())
+        return Place(device, tier, self.cache_folder)
+
+    def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
+        """With ``refresh="sweep"``: renew the perturbations of the cache set, and of no other sample, in one go."""
+        if self.refresh != "sweep" or not self.schedule.due(clock.epoch) or self._swept_at == clock.epoch:
+            return  # swept already: the run was resumed in mid-epoch
+        done = 0
+        for batch in fetch(self.cache.groups(self.sweep_tokens)):
+            ids = task.sample_ids(batch)
+            with task.dropout(self.dropout):
+                with torch.no_grad():
+                    clean = task.peek(batch)
+                self.cache.write(ids, self.worst_case(task, batch, clean), self.ema, self.ball, clock.epoch)
+            done += len(ids)
+            if progress is not None:
+                progress("renewing the cache", done, len(self.cache.ids))
+        self._swept_at = clock.epoch
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self._cache is not None and not self._cache.place.is_near
+
+    def expect(self, ids: Tensor) -> None:
+        self.cache.expect(ids)
 
     def step(
         self,
@@ -110,17 +194,47 @@ class Arch(AscentOptions, Method):
     ) -> StepReport:
         ids = task.sample_ids(batch)
         with task.dropout(self.dropout):
-            if self.schedule.due(clock.epoch):
-                clean = task.peek(batch)
-                found = self.worst_case(task, batch, clean)
-                delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-                perturbed = task.logits(batch, delta)
-            else:
+            if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            report = self.descend(task, batch, clean, perturbed, delta, backward)
+                report = self.descend(task, batch, clean, perturbed, delta, backward)
+            elif self.share_last_pass:
+                report = self._refresh_shared(task, batch, ids, clock, backward)
+            else:
+                report = self._refresh(task, batch, ids, clock, backward)
         measures = {**report.measures, "cache_staleness": self.cache.staleness(ids, clock.epoch)}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
+
+    def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+        """Find Δ_i, blend it into the cache, train on the result (algorithm 1)."""
+        clean = task.peek(batch)
+        found = self.worst_case(task, batch, clean)
+        delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
+        return self.descend(task, batch, clean, task.logits(batch, delta), delta, backward)
+
+    def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+        """The same with the S-th ascent's pass trained on: one forward and one backward less. Not in the paper.
+
+        The loss is taken at δ_{S−1}; its backward gives the S-th ascent's gradient too, and Δ_i = δ_S is cached.
+        """
+        clean = task.peek(batch)
+        point = self.worst_case(task, batch, clean, self.ascent_steps - 1).leaf()
+        perturbed = task.logits(batch, point)
+        one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient tells how backward scales a loss
+        report = self.descend(task, batch, clean, perturbed, point, lambda loss: backward(loss * one))
+        assert one.grad is not None
+        scale = one.grad / report.loss * self.weight / task.items(batch)
+        gradient = point.collected().map(lambda values, _: values / scale)
+        found = self.ascent.move(point, gradient, self.ball)
+        self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
+        return report
+
+    def _has_swept(self, epoch: int) -> bool:
+        if self.refresh == "sweep" and self._swept_at != epoch:
+            raise RuntimeError(
+                f"refresh='sweep' needs method.begin_epoch(task, clock, fetch) before epoch {epoch}; the trainers do it"
+            )
+        return self.refresh == "sweep"
 
     def recall(self, ids: Tensor, zeros: Perturbation) -> Perturbation:
         """δ_i^{t−1} from the cache, or for an uncached sample the mean of its neighbours' (construct-adv equation)."""
@@ -138,7 +252,8 @@ class Arch(AscentOptions, Method):
         tensors = {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
         if self._neighbours is not None:
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
-        return MethodState(tensors, {"fingerprint": self._fingerprint})
+        facts = {"fingerprint": self._fingerprint}
+        return MethodState(tensors, facts | ({"swept_at": str(self._swept_at)} if self.refresh == "sweep" else {}))
 
     def load_state(self, state: MethodState) -> None:
         if state.facts.get("fingerprint") != self._fingerprint:
@@ -148,11 +263,17 @@ class Arch(AscentOptions, Method):
             )
         self.cache.load_state_dict(_under("cache.", state.tensors))
         if self._neighbours is not None:
-            self._neighbours.slots.update(_under("neighbours.", state.tensors))
+            for stream, slots in _under("neighbours.", state.tensors).items():
+                self._neighbours.slots[stream].copy_(slots)
+        self._swept_at = int(state.facts.get("swept_at", -1))
 
     def passes(self) -> Passes:
-        share = self.ascent_steps / self.refresh_every if self.refresh_every else 0.0
-        return Passes(2 + share, 1 + share)
+        often = 1 / self.refresh_every if self.refresh_every else 0.0
+        if self.refresh == "sweep":
+            often *= self.cache_fraction
+            return Passes(2 + often * (self.ascent_steps + 1), 1 + often * self.ascent_steps)
+        extra = self.ascent_steps - self.share_last_pass
+        return Passes(2 + often * extra, 1 + often * extra)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
+from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
 from advreg.memory.corpus import Corpus
 from advreg.methods.coerce import coerce
@@ -22,6 +23,7 @@ from advreg.methods.coerce import coerce
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
 Update = Callable[[], None]
+Fetch = Callable[[Sequence[Tensor]], Iterable[Batch]]  # groups of sample ids → a batch of each, on the device
 Dropout = Literal["fresh", "shared", "off"]
 
 
@@ -112,9 +114,32 @@ class Method(ABC):
     cost: ClassVar[str] = ""  # passes per step as a formula
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
+    movable: ClassVar[tuple[str, ...]] = ()  # options that change no result, so that a resumed run may change them
 
-    def prepare(self, corpus: Corpus, seed: int, device: torch.device) -> None:  # noqa: B027 - optional
+    def prepare(  # noqa: B027 - optional
+        self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
+    ) -> None:
         """Look at the training set once, before the first step."""
+
+    def begin_epoch(  # noqa: B027 - optional
+        self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None
+    ) -> None:
+        """To be called before each epoch by loops that offer ARCH's sweep.
+
+        Args:
+            task: the model.
+            clock: the epoch that begins.
+            fetch: makes batches of groups of samples that the method asks for.
+            progress: told what is being done, and how far it is.
+        """
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Is it of use to call :meth:`expect`?"""
+        return False
+
+    def expect(self, ids: Tensor) -> None:  # noqa: B027 - optional
+        """These samples come in one of the next steps: a memory that is not on the device starts to bring them."""
 
     @abstractmethod
     def step(

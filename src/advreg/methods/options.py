@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from torch import Tensor
@@ -76,15 +76,16 @@ class AscentOptions(PenaltyOptions):
     def origin(self) -> Start:
         return Start(self.start, self.start_scale)
 
-    def worst_case(self, task: Task, batch: Batch, clean: Tensor) -> Perturbation:
-        """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start.
+    def worst_case(self, task: Task, batch: Batch, clean: Tensor, steps: int | None = None) -> Perturbation:
+        """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start; ``steps`` in place of S if given.
 
         The clean prediction is a constant here: only δ moves.
         """
+        ascent = self.ascent if steps is None else replace(self.ascent, steps=steps)
         target = clean.detach()
 
         def objective(delta: Perturbation) -> Tensor:
             return task.divergence(target, task.peek(batch, delta), batch, self.divergence)
 
         start = self.origin.draw(task.zeros(batch), self.ball)
-        return ascend(objective, start, self.ascent, self.ball, task.gradient)
+        return ascend(objective, start, ascent, self.ball, task.gradient)

@@ -67,8 +67,12 @@ class Smart(AscentOptions, Method):
 
     def proximal(self, task: Task, batch: Batch, clean: Tensor) -> Tensor:
         """D(f(x, θ), f(x, θ̃)): how far the prediction is from the averaged model's."""
+        mine = {name: value.detach() for name, value in task.parameters().items()}
         if not self._average:
-            self._average = {name: value.detach().clone() for name, value in task.parameters().items()}
+            self._average = {name: value.clone() for name, value in mine.items()}
+        self._average = {
+            name: value.to(mine[name].device) for name, value in self._average.items()
+        }  # when loaded: host
         past = task.averaged(batch, self._average)
         return task.divergence(past, clean, batch, self.divergence) / task.items(batch)
 

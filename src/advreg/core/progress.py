@@ -1,0 +1,29 @@
+"""How far long work is: told, and drawn by whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
+
+
+def counting(progress: Progress | None, what: str, total: int) -> Callable[[int], None] | None:
+    """``progress`` for work that tells how much was done since it last told; ``None`` if nobody listens.
+
+    Example:
+        >>> advance = counting(lambda what, done, total: print(what, done, "of", total), "samples", 10)
+        >>> advance(4), advance(6)
+        samples 4 of 10
+        samples 10 of 10
+        (None, None)
+    """
+    if progress is None:
+        return None
+    told, done = progress, 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        told(what, done, total)
+
+    return advance
