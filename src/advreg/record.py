@@ -24,11 +24,11 @@ import subprocess
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 __all__ = [
     "SCHEMA",
@@ -42,10 +42,15 @@ __all__ = [
     "capture_environment",
     "load",
     "load_all",
+    "load_as",
+    "now",
+    "save_as",
 ]
 
 SCHEMA = 1
 """Version of the file's layout; raised whenever a field is added, removed or changes its meaning."""
+
+R = TypeVar("R")
 
 Status = Literal["running", "finished", "failed"]
 
@@ -166,7 +171,7 @@ class RunRecord:
             model=model,
             training=training,
             environment=capture_environment(device),
-            started=_now(),
+            started=now(),
         )
 
     def finish(
@@ -187,13 +192,13 @@ class RunRecord:
             passes=dict(passes or {}),
             cache_bytes=cache_bytes,
         )
-        return dataclasses.replace(self, outcome=outcome, finished=_now())
+        return dataclasses.replace(self, outcome=outcome, finished=now())
 
     def fail(self, error: BaseException | str) -> RunRecord:
         """The record of the same run, failed now; what the outcome already holds is kept."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         outcome = dataclasses.replace(self.outcome, status="failed", error=text)
-        return dataclasses.replace(self, outcome=outcome, finished=_now())
+        return dataclasses.replace(self, outcome=outcome, finished=now())
 
     def portable(self, *, keep_paths: bool = False) -> RunRecord:
         """The record as it is written: plain JSON values, finite numbers, no paths of this machine."""
@@ -204,13 +209,11 @@ class RunRecord:
 
     def save(self, path: str | os.PathLike[str], *, keep_paths: bool = False) -> None:
         """Write the record to ``path`` in one piece; folders are made as needed."""
-        path = Path(path)
         try:
-            text = _seal(_shallow(self.portable(keep_paths=keep_paths)))
+            portable = self.portable(keep_paths=keep_paths)
         except RecordError as error:
-            raise error.at(path) from None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace_file(path, text)
+            raise error.at(Path(path)) from None
+        save_as(path, portable, keep_paths=keep_paths)
 
 
 def load(path: str | os.PathLike[str]) -> RunRecord:
@@ -218,13 +221,39 @@ def load(path: str | os.PathLike[str]) -> RunRecord:
 
     A file that is not there or may not be read raises the usual ``OSError``.
     """
+    return _unseal(Path(path), _from_payload)
+
+
+def save_as(path: str | os.PathLike[str], record: Any, *, keep_paths: bool = False) -> None:
+    """Write any dataclass as records are written: plain JSON, no paths of this machine, sealed, in one piece."""
     path = Path(path)
+    try:
+        text = _seal(_plain(_shallow(record), "", keep_paths))
+    except RecordError as error:
+        raise error.at(path) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace_file(path, text)
+
+
+def load_as(path: str | os.PathLike[str], cls: type[R]) -> R:
+    """Read what :func:`save_as` wrote; ``cls`` is a dataclass whose field ``schema`` holds its version by default."""
+
+    def build(payload: Any) -> R:
+        _check_schema(payload, getattr(cls, "schema"))  # noqa: B009 - a class attribute no protocol can promise
+        record: R = _decode(cls, payload, "")
+        return record
+
+    return _unseal(Path(path), build)
+
+
+def _unseal(path: Path, build: Callable[[Any], R]) -> R:
+    """The record in a file whose checksum holds, made of its JSON by ``build``."""
     try:
         # CRLF: a checkout may have converted the line ends; inside strings they are escaped
         text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
         payload = _parse(text)
         checksum = payload.pop("checksum", None) if isinstance(payload, dict) else None
-        record = _from_payload(payload)
+        record = build(payload)
         if not isinstance(checksum, str) or not re.fullmatch(r"[0-9a-f]{64}", checksum):
             raise RecordError(f"must be 64 hexadecimal digits, got {_shown(checksum)}", _UNEDITED, field="checksum")
         if _digest(text.replace(checksum, _BLANK_CHECKSUM, 1)) != checksum:
@@ -262,7 +291,8 @@ def capture_environment(device: str | None = None) -> dict[str, Any]:
     }
 
 
-def _now() -> str:
+def now() -> str:
+    """The time in UTC, to the second, as records hold it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -299,9 +329,14 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _shallow(value: Any) -> dict[str, Any]:
-    """A dataclass and the dataclasses in its fields as dicts; other values as they are (asdict would copy tensors)."""
-    items = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return {name: _shallow(item) if dataclasses.is_dataclass(item) else item for name, item in items.items()}
+    """A dataclass as a dict, and so those in its fields and lists; other values as they are (asdict copies tensors)."""
+
+    def inner(item: Any) -> Any:
+        if isinstance(item, list):
+            return [inner(entry) for entry in item]
+        return _shallow(item) if dataclasses.is_dataclass(item) else item
+
+    return {field.name: inner(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def _plain(value: Any, where: str, keep_paths: bool) -> Any:
@@ -405,15 +440,19 @@ def _parse(text: str) -> Any:
 
 def _from_payload(payload: Any) -> RunRecord:
     """Build the record from parsed JSON, checking every field."""
-    if not isinstance(payload, dict):
-        raise RecordError(f"must be an object, got {_shown(payload)}", _UNEDITED, field="record")
-    schema = payload.get("schema", SCHEMA)  # its absence is reported as that of any other field
-    if type(schema) is int and schema != SCHEMA:
-        remedy = "update advreg" if schema > SCHEMA else "read it with the advreg that wrote it, or repeat the run"
-        raise RecordError(f"must be {SCHEMA}, got {schema}", remedy, field="schema")
+    _check_schema(payload, SCHEMA)
     record: RunRecord = _decode(RunRecord, payload, "")
     _check_times(record)
     return record
+
+
+def _check_schema(payload: Any, current: int) -> None:
+    if not isinstance(payload, dict):
+        raise RecordError(f"must be an object, got {_shown(payload)}", _UNEDITED, field="record")
+    schema = payload.get("schema", current)  # its absence is reported as that of any other field
+    if type(schema) is int and schema != current:
+        remedy = "update advreg" if schema > current else "read it with the advreg that wrote it, or repeat the run"
+        raise RecordError(f"must be {current}, got {schema}", remedy, field="schema")
 
 
 def _check_times(record: RunRecord) -> None:

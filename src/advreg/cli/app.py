@@ -102,3 +102,74 @@ def methods(name: Annotated[str | None, typer.Argument(help="show the options of
         print_methods(console)
     else:
         print_method(name, console)
+
+
+@app.command()
+def bench(
+    *,
+    model: Annotated[
+        str, typer.Option(help="bert-base, minilm, transformer-base, transformer-iwslt, small; a folder; a hub name")
+    ] = "small",
+    shape: Annotated[list[str] | None, typer.Option(help="BATCHxTOKENS; may be repeated", show_default="32x64")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME or NAME:OPTION=VALUE,OPTION=VALUE; may be repeated",
+            show_default="standard, r3f, arch, freelb, smart",
+        ),
+    ] = None,
+    padding: Annotated[float, typer.Option(help="share of positions that are padding; lengths then vary")] = 0.0,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16")] = "fp32",
+    compile_: Annotated[bool, typer.Option("--compile", help="run the model through torch.compile")] = False,
+    compile_mode: Annotated[str | None, typer.Option(help="mode of torch.compile")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    two_pass: Annotated[bool, typer.Option("--two-pass", help="also r3f and arch without the fused pass")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="also the stock Trainer against ours, and smart-pytorch if installed")
+    ] = False,
+    samples: Annotated[int, typer.Option(help="size of the synthetic data set that ARCH caches for")] = 10_000,
+    warmup: Annotated[int, typer.Option(help="steps of each contender that are not timed")] = 3,
+    steps: Annotated[int, typer.Option(help="steps of each contender in a round")] = 10,
+    rounds: Annotated[int, typer.Option(help="rounds, in each of which every contender has its turn")] = 10,
+    no_optimizer: Annotated[bool, typer.Option("--no-optimizer", help="leave clipping and AdamW out")] = False,
+    epochs: Annotated[int, typer.Option(help="of the whole run that times are projected to")] = 150,
+    refresh_every: Annotated[int, typer.Option(help="ARCH's T_c, where its spec says nothing else")] = 15,
+    seed: Annotated[int, typer.Option(help="of weights, data and order")] = 0,
+    out: Annotated[Path | None, typer.Option(help="the record", show_default="runs/bench-MODEL.json")] = None,
+    picture: Annotated[Path | None, typer.Option(help="bars, as .svg, .png or .pdf (extra: plot)")] = None,
+    from_: Annotated[
+        list[Path] | None, typer.Option("--from", help="measure nothing: print and draw this record; may be repeated")
+    ] = None,
+    commit: Annotated[str | None, typer.Option(help="of the code, where it is not a git checkout")] = None,
+) -> None:
+    """Measure what each method costs: passes, time per step, memory.
+
+    All contenders take turns on one model in every round; a ratio to Standard is taken within a round.
+    """
+    from advreg.bench.settings import DEFAULT_METHODS, DEFAULT_SHAPES, BenchSettings
+    from advreg.cli.bench import measure, redraw
+
+    if from_:
+        redraw(from_, picture, console)
+        return
+    settings = BenchSettings(
+        model=model,
+        shapes=tuple(shape or DEFAULT_SHAPES),
+        methods=tuple(method or DEFAULT_METHODS),
+        padding=padding,
+        precision=precision,  # type: ignore[arg-type]  # checked there
+        compile=compile_,
+        compile_mode=compile_mode,
+        device=device,  # type: ignore[arg-type]
+        two_pass=two_pass,
+        peers=peers,
+        samples=samples,
+        warmup=warmup,
+        steps=steps,
+        rounds=rounds,
+        optimizer=not no_optimizer,
+        epochs=epochs,
+        refresh_every=refresh_every,
+        seed=seed,
+    )
+    raise typer.Exit(measure(settings, out, picture, commit, console))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,16 +125,25 @@ def only(stream: str, delta: Perturbation, zeros: Perturbation) -> Perturbation:
     return Perturbation({name: (delta if name == stream else zeros).values[name] for name in delta.values}, delta.masks)
 
 
-def random_batch(model: Any, seed: int = 0) -> dict[str, Tensor]:
-    """Four right-padded sentences of random tokens, with labels that fit the head."""
+def random_batch(
+    model: Any, seed: int = 0, lengths: Sequence[int] = (9, 7, 5, 8), width: int | None = None
+) -> dict[str, Tensor]:
+    """Right-padded sentences of random tokens, with labels that fit the head.
+
+    Args:
+        model: for which they are made, and on whose device.
+        seed: of the tokens and labels.
+        lengths: tokens of each sentence.
+        width: tokens that each is padded to; by default as many as the longest has.
+    """
     core = bare(model)
     generator = torch.Generator().manual_seed(seed)
-    lengths = torch.tensor([9, 7, 5, 8])
-    mask = torch.arange(9)[None, :] < lengths[:, None]
+    mask = torch.arange(width or max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     pad = _padding(core)
     tokens = _draw_tokens(core, mask.shape, generator).masked_fill(~mask, pad)
     if core.config.is_encoder_decoder and "Classification" in type(core).__name__:
-        tokens[torch.arange(len(lengths)), lengths - 1] = core.config.eos_token_id  # where BART's and T5's heads read
+        last = mask.sum(1) - 1  # where BART's and T5's heads read
+        tokens[torch.arange(len(last)), last] = core.config.eos_token_id
     batch = {"input_ids": tokens, "attention_mask": mask.long(), "labels": _labels(core, mask, generator)}
     return {name: value.to(core.device) for name, value in batch.items()}
 

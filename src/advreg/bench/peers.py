@@ -1,0 +1,147 @@
+"""What others offer, for comparison: the stock Trainer, and packages that happen to be installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advreg.bench.passes import Cost, penalty_cost
+from advreg.bench.record import Phase, Row
+from advreg.bench.settings import BenchSettings, Shape, Spec
+from advreg.bench.workload import Workload
+from advreg.core.schedule import Clock
+from advreg.hf.injection import bare
+from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
+from advreg.hf.task import SAMPLE_ID, ModelTask, prediction_of
+from advreg.methods import Method, Smart, Standard, StepReport, Task
+from advreg.methods.base import Backward, Batch, Passes, Update, option
+
+STOCK = "Trainer"
+
+
+# ---- the zero line
+
+
+@dataclass(frozen=True)
+class TrainerEntry:
+    """A trainer, and which of its epochs its row shows: the first refreshes a cache, the second reuses it."""
+
+    name: str
+    method: Method | None
+    epochs: Mapping[Phase, int]
+
+
+def trainer_entries(settings: BenchSettings) -> list[TrainerEntry]:
+    """The stock Trainer, ours with Standard (which should cost nothing), and ours with ARCH."""
+    arch = next((spec for spec in settings.specs if spec.name == "arch"), Spec("arch"))
+    return [
+        TrainerEntry(STOCK, None, {"always": 1}),
+        TrainerEntry("AdversarialTrainer, standard", Standard(), {"always": 1}),
+        TrainerEntry(
+            f"AdversarialTrainer, {arch.label}",
+            arch.create(refresh_every=max(settings.refresh_every, 2)),
+            {"reuse": 1, "refresh": 0},
+        ),
+    ]
+
+
+def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]:
+    """The samples of so many batches, on the host and without ids."""
+    rows: list[dict[str, Tensor]] = []
+    for number in range(batches):
+        batch = workload.batches[number % len(workload.batches)]
+        tensors = {name: value.cpu() for name, value in batch.items() if name != SAMPLE_ID}
+        rows += [{name: value[row] for name, value in tensors.items()} for row in range(workload.shape.batch)]
+    return rows
+
+
+def time_trainer(
+    entry: TrainerEntry, model: Any, samples: Sequence[Mapping[str, Tensor]], shape: Shape, settings: BenchSettings
+) -> dict[str, float]:
+    """Milliseconds per step of one training, by the name of the row."""
+    job = TrainerJob(model, samples, shape.batch, settings.precision, settings.place().type == "cpu", entry.method)
+    laps = milliseconds_per_epoch(job, settings.warmup, settings.steps)
+    return {row_name(entry, phase): laps[epoch] for phase, epoch in entry.epochs.items()}
+
+
+def trainer_rows(entries: Sequence[TrainerEntry], rounds: Mapping[str, Sequence[float]]) -> list[Row]:
+    return [
+        Row(
+            name=row_name(entry, phase),
+            method="standard" if entry.method is None else entry.method.name,
+            settings={} if entry.method is None else entry.method.options(),
+            phase=phase,
+            against=STOCK,
+            rounds=list(rounds.get(row_name(entry, phase), ())),
+            cache_bytes=None if entry.method is None else entry.method.memory_bytes,
+        )
+        for entry in entries
+        for phase in entry.epochs
+    ]
+
+
+def row_name(entry: TrainerEntry, phase: Phase) -> str:
+    return entry.name if phase == "always" else f"{entry.name}, {phase}"
+
+
+# ---- other packages
+
+
+def smart_pytorch_entries(settings: BenchSettings, task: ModelTask) -> tuple[list[Method], str | None]:
+    """The package smart-pytorch with its own default of one ascent step and with as many as ours; or why not."""
+    if importlib.util.find_spec("smart_pytorch") is None:
+        return [], "smart-pytorch is not installed, so it is not measured (pip install smart-pytorch)"
+    if task.is_encoder_decoder:
+        return [], "smart-pytorch perturbs one input; it is not measured on encoder–decoder models"
+    ours = next((spec.create() for spec in settings.specs if spec.name == "smart"), Smart())
+    steps = getattr(ours, "ascent_steps", 1)
+    return [SmartPytorch(number) for number in sorted({1, steps})], None
+
+
+@dataclass
+class SmartPytorch(Method):
+    """The package smart-pytorch as its README uses it: task loss + weight · SMARTLoss on the token embeddings."""
+
+    name = "smart-pytorch"
+    paper = "Jiang et al. 2019"
+
+    ascent_steps: int = option(1, "num_steps of SMARTLoss")
+    weight: float = option(0.02, "weight of the loss")
+
+    def step(
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward = torch.Tensor.backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        package = importlib.import_module("smart_pytorch")
+        holder: Any = task
+        model = holder.model
+
+        def predict(embedded: Tensor) -> Tensor:
+            return prediction_of(model(inputs_embeds=embedded, attention_mask=batch["attention_mask"]))
+
+        with holder.context():
+            embedded = bare(model).get_input_embeddings()(batch["input_ids"])
+            state = predict(embedded)
+            regulariser = package.SMARTLoss(predict, package.kl_loss, package.sym_kl_loss, num_steps=self.ascent_steps)
+            task_loss = task.loss(state, batch)
+            penalty = regulariser(embedded, state)
+        loss = task_loss + self.weight * penalty
+        backward(loss)
+        return StepReport(loss.detach(), task_loss.detach(), penalty.detach())
+
+    def passes(self) -> Passes:
+        return Passes(2 + self.ascent_steps, 1 + self.ascent_steps)
+
+    def counted(self) -> Cost:
+        """By its code: its passes do not go through a task that could count them."""
+        return penalty_cost(self.passes(), self.ascent_steps)

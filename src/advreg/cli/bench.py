@@ -1,0 +1,161 @@
+"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from advreg.bench.picture import check_drawable, draw
+from advreg.bench.record import BenchRecord, Panel, Row, Spread, load
+from advreg.bench.run import Bench
+from advreg.bench.settings import BenchSettings
+from advreg.hf.run import quiet_libraries
+
+INTERRUPTED = 130
+
+
+def measure(
+    settings: BenchSettings, out: Path | None, picture: Path | None, commit: str | None, console: Console
+) -> int:
+    """Measure, print and write; the exit code. What was measured is written even if the end is not reached."""
+    if picture is not None:
+        check_drawable(picture)
+    out = choose_file(out, settings.model)
+    quiet_libraries()
+    bench = Bench(settings, commit)
+    code = 0
+    try:
+        with _progress(console) as progress:
+            bar = progress.add_task("", total=None)
+            record = bench.run(
+                lambda text, done, total: progress.update(bar, description=text, completed=done, total=total),
+                lambda so_far: so_far.save(out),
+            )
+    except KeyboardInterrupt:
+        record, code = bench.record("interrupted"), INTERRUPTED
+        console.print("interrupted; what was measured so far:")
+    except Exception:
+        if any(row.rounds for panel in bench.record("failed").panels for row in panel.rows):
+            bench.record("failed").save(out)
+        raise
+    record.save(out)
+    print_record(record, console)
+    console.print(f"record: {out}", highlight=False, soft_wrap=True)
+    if picture is not None and code == 0:
+        _draw([record], picture, console)
+    return code
+
+
+def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> None:
+    """Print and draw records that were measured before."""
+    if picture is not None:
+        check_drawable(picture)
+    records = [load(path) for path in files]
+    for record in records:
+        print_record(record, console)
+    if picture is not None:
+        _draw(records, picture, console)
+
+
+def choose_file(out: Path | None, model: str) -> Path:
+    """Where the record goes; one that is there already is not overwritten."""
+    if out is not None:
+        if out.exists():
+            raise ValueError(f"out '{out}' exists already, and records are not overwritten; choose another name")
+        return out
+    stem = f"bench-{Path(model).name}"
+    numbered = (Path("runs") / f"{stem}{f'-{number}' if number else ''}.json" for number in range(1_000_000))
+    return next(path for path in numbered if not path.exists())
+
+
+def print_record(record: BenchRecord, console: Console) -> None:
+    """Two tables for each shape, and the notes."""
+    for panel in record.panels:
+        console.print(steps_table(record, panel))
+        if panel.whole:
+            console.print(whole_table(record, panel))
+    for note in record.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+
+
+def steps_table(record: BenchRecord, panel: Panel) -> Table:
+    """What a step costs."""
+    settings = record.settings
+    compiled = ", compiled" if settings.get("compile") else ""
+    title = f"{settings.get('model')}, {panel.batch} × {panel.tokens}, {settings.get('precision')}{compiled}, "
+    table = Table(
+        title=title + str(record.hardware.get("device")),
+        caption="ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, with "
+        "quartiles; passes: forward/backward (what they cost by arithmetic)",
+        box=box.SIMPLE_HEAD,
+    )
+    for column in ("method", "ms", "×", "passes", "memory", "cache"):
+        left = column == "method"
+        table.add_column(column, justify="left" if left else "right", no_wrap=not left, min_width=16 if left else None)
+    for row in panel.rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def whole_table(record: BenchRecord, panel: Panel) -> Table:
+    """What a whole run costs."""
+    epochs = record.settings.get("epochs")
+    table = Table(title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD)
+    for column in ("method", "refreshes", "× Standard", "× SMART"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
+    for run in panel.whole:
+        refreshes = str(run.refreshes) if run.refreshes else "–"
+        table.add_row(run.name, refreshes, _spread(run.to_standard, 2), _spread(run.to_smart, 2))
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    ratio = _spread(row.ratio, 2) if row.error is None else row.error
+    time = "–" if row.time is None else f"{row.time.median:.1f}"
+    return [row.name, time, ratio, _passes(row), memory_text(row.peak_bytes), memory_text(row.cache_bytes)]
+
+
+def _passes(row: Row) -> str:
+    if row.forward is None or row.backward is None or row.arithmetic is None:
+        return "–"
+    return f"{row.forward:.3g}/{row.backward:.3g} ({row.arithmetic:.2f})"
+
+
+def _spread(spread: Spread | None, digits: int) -> str:
+    if spread is None:
+        return "–"
+    return f"{spread.median:.{digits}f} ({spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f})"
+
+
+def memory_text(count: int | None) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> memory_text(None), memory_text(8_192), memory_text(2_500_000), memory_text(12_300_000_000)
+        ('–', '8.2 kB', '2.5 MB', '12.3 GB')
+    """
+    if not count:
+        return "–"
+    size, unit = next(pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if count >= pair[0])
+    return f"{count / size:.1f} {unit}"
+
+
+def _draw(records: Sequence[BenchRecord], picture: Path, console: Console) -> None:
+    draw(records, picture)
+    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+    )
