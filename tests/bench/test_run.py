@@ -135,6 +135,12 @@ def test_a_record_of_a_newer_layout_asks_for_an_update(record: BenchRecord, tmp_
         load(tmp_path / "bench.json")
 
 
+def test_refreshes_can_be_left_out() -> None:
+    found = bench(methods=("arch",), reuse_only=True).run()
+    assert list(rows(found)) == ["standard", "standard on 2B", "arch, reuse"]
+    assert [run.name for run in found.panels[0].whole] == ["standard"]  # a whole run has refreshes
+
+
 # ---- contenders that fail, and interruptions
 
 

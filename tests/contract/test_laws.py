@@ -331,7 +331,7 @@ def test_a_checkpoint_repeats_the_next_step_exactly(name: str, family: str, tmp_
     fresh = make(name)
     ready(fresh, task, batch)
     forgetful = deepcopy(fresh)
-    load_method(fresh, tmp_path, torch.device("cpu"))
+    load_method(fresh, tmp_path)
     for epoch in (1, 2):
         expected = descended(deepcopy(method), task, batch, epoch=epoch, seed=epoch)
         again = descended(deepcopy(fresh), task, batch, epoch=epoch, seed=epoch)
@@ -349,10 +349,10 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
             changed = make(name, **{option: other})
             ready(changed, task, batch)
             with pytest.raises(ValueError, match=rf"options of {name} differ from the checkpoint's: {option} .* → 0"):
-                load_method(changed, tmp_path, torch.device("cpu"))
+                load_method(changed, tmp_path)
     wrong = make("r3f" if name == "standard" else "standard")
     with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.name}"):
-        load_method(wrong, tmp_path, torch.device("cpu"))
+        load_method(wrong, tmp_path)
 
 
 # ---- (f) nothing to perturb with

@@ -44,7 +44,7 @@ def test_tensors_facts_and_tally_come_back(tmp_path: Path) -> None:
     method.kept = MethodState(tensors, {"fingerprint": "äbc δ"})
     save_method(method, tmp_path, {"forward": 12.5, "steps": 3})
     other = Remembering()
-    assert load_method(other, tmp_path, CPU) == {"forward": 12.5, "steps": 3}
+    assert load_method(other, tmp_path) == {"forward": 12.5, "steps": 3}
     assert other.kept.facts == {"fingerprint": "äbc δ"}
     assert set(other.kept.tensors) == set(tensors)
     for name, value in tensors.items():
@@ -54,25 +54,25 @@ def test_tensors_facts_and_tally_come_back(tmp_path: Path) -> None:
 
 def test_a_method_that_remembers_nothing_has_a_file_too(tmp_path: Path) -> None:
     save_method(Standard(), tmp_path)
-    assert load_method(Standard(), tmp_path, CPU) == {}
+    assert load_method(Standard(), tmp_path) == {}
 
 
 def test_a_folder_without_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"holds no {METHOD_FILE}; it was not saved by advreg, or with save_only"):
-        load_method(Standard(), tmp_path, CPU)
+        load_method(Standard(), tmp_path)
 
 
 def test_another_method_or_other_options_are_refused_naming_what_changed(tmp_path: Path) -> None:
     save_method(Remembering(size=0.5), tmp_path)
     with pytest.raises(CheckpointError, match="was trained with remembering, this run with standard"):
-        load_method(Standard(), tmp_path, CPU)
+        load_method(Standard(), tmp_path)
     changed = Remembering(size=0.25, kinds=(3,))
     with pytest.raises(
         CheckpointError, match=r"remembering differ .*: size 0\.5 → 0\.25, kinds \[1, 2\] → \[3\]; resume"
     ):
-        load_method(changed, tmp_path, CPU)
+        load_method(changed, tmp_path)
     assert changed.kept == MethodState()
-    load_method(Remembering(size=0.5), tmp_path, CPU)
+    load_method(Remembering(size=0.5), tmp_path)
 
 
 # ---- which checkpoint is whole

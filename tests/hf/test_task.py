@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.core.perturbation import Perturbation
+from advreg.hf.counting import CountingTask, PassCount
 from advreg.hf.task import CheckpointingError, ModelTask, decoder_inputs, prediction_of
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, tiny, tiny_batch
 
@@ -225,6 +226,15 @@ def test_only_the_second_of_two_separate_passes_goes_through_the_wrapper() -> No
     task.pair(batch, delta, fuse=False)
     task.peek(batch, delta)
     assert rows == [8, 4]
+
+
+def test_a_probe_of_a_model_that_is_not_compiled_is_a_look_at_it_and_counts_as_one_pass() -> None:
+    task, batch, count = ModelTask(quiet("bert")), tiny_batch("bert"), PassCount()
+    task.wrapped = nn.Module()  # which has no forward: nothing may go through the wrapper
+    delta = noise_of(task, batch)
+    assert torch.equal(CountingTask(task, count).probe(batch, delta), task.peek(batch, delta))
+    assert not torch.equal(task.probe(batch, delta), task.peek(batch))
+    assert count == PassCount(forward=1)
 
 
 def test_neither_labels_nor_ids_reach_the_model_and_nothing_is_kept_for_generation() -> None:

@@ -266,7 +266,7 @@ def test_a_resumed_run_keeps_the_neighbours_found_before_training(tmp_path: Path
     resumed = create("arch", **SETTINGS | {"neighbours": 1})
     ready(resumed, task, batch)
     assert not torch.equal(resumed.state().tensors["neighbours.tokens"], found)
-    load_method(resumed, tmp_path, torch.device("cpu"))
+    load_method(resumed, tmp_path)
     trained(resumed, task, batch, epoch=0)
     trained(method, task, batch, epoch=0)
     mine, theirs = (trained(one, task, batch, epoch=1) for one in (resumed, method))
@@ -432,7 +432,7 @@ def test_a_sweep_is_not_repeated_by_a_run_that_is_resumed_in_mid_epoch(tmp_path:
     assert sweep(method, task, batch, epoch=2) != []
     save_method(method, tmp_path)
     resumed, *_ = setting("bert", refresh="sweep")
-    load_method(resumed, tmp_path, torch.device("cpu"))
+    load_method(resumed, tmp_path)
     assert sweep(resumed, task, batch, epoch=2) == []
     assert sweep(resumed, task, batch, epoch=4) != []
 
@@ -474,13 +474,13 @@ def test_a_run_may_be_resumed_with_its_cache_in_another_place_but_not_in_another
     written = trained(method, task, batch, epoch=0)
     save_method(method, tmp_path)
     moved, *_ = setting("bert", cache_device="disk", cache_folder=str(tmp_path))
-    load_method(moved, tmp_path, torch.device("cpu"))
+    load_method(moved, tmp_path)
     read = trained(moved, task, batch, epoch=1)
     for i in method.state().tensors["cache.ids"].tolist():
         assert same(read[i], written[i])
     coarser, *_ = setting("bert", cache_dtype="int8")
     with pytest.raises(ValueError, match="cache_dtype float32 → int8"):
-        load_method(coarser, tmp_path, torch.device("cpu"))
+        load_method(coarser, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ def enter(spec: Spec, workload: Workload, settings: BenchSettings, device: torch
     method = spec.create(refresh_every=settings.refresh_every)
     if isinstance(method, Arch):
         prepare(method, workload, settings.seed, device)
-        found = list(_phases(method, spec.label, workload))
+        found = [
+            one for one in _phases(method, spec.label, workload) if one.phase == "reuse" or not settings.reuse_only
+        ]
     else:
         found = [Contender(spec.label, method, workload.batches, workload.ids)]
     if not settings.two_pass or not getattr(method, "fuse", False):

@@ -93,6 +93,7 @@ class BenchSettings:
         compile: run the model through ``torch.compile``?
         compile_mode: its mode.
         device: cpu, cuda, or auto: cuda where there is one.
+        reuse_only: leave ARCH's refresh steps out?
         two_pass: also r3f and arch with two passes instead of the fused one?
         peers: also the stock Trainer, and other packages that are installed?
         samples: size of the synthetic data set that ARCH's cache is for.
@@ -114,6 +115,7 @@ class BenchSettings:
     compile: bool = False
     compile_mode: str | None = None
     device: DeviceChoice = "auto"
+    reuse_only: bool = False
     two_pass: bool = False
     peers: bool = False
     samples: int = 10_000

@@ -123,6 +123,7 @@ def bench(
     compile_: Annotated[bool, typer.Option("--compile", help="run the model through torch.compile")] = False,
     compile_mode: Annotated[str | None, typer.Option(help="mode of torch.compile")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    reuse_only: Annotated[bool, typer.Option("--reuse-only", help="leave ARCH's refresh steps out")] = False,
     two_pass: Annotated[bool, typer.Option("--two-pass", help="also r3f and arch without the fused pass")] = False,
     peers: Annotated[
         bool, typer.Option("--peers", help="also the stock Trainer against ours, and smart-pytorch if installed")
@@ -161,6 +162,7 @@ def bench(
         compile=compile_,
         compile_mode=compile_mode,
         device=device,  # type: ignore[arg-type]
+        reuse_only=reuse_only,
         two_pass=two_pass,
         peers=peers,
         samples=samples,

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -39,18 +38,22 @@ def save_method(method: Method, folder: Path, tally: Mapping[str, float] | None 
     save_file(tensors, str(folder / METHOD_FILE), metadata=facts)
 
 
-def load_method(method: Method, folder: Path, device: torch.device) -> dict[str, float]:
+def load_method(method: Method, folder: Path) -> dict[str, float]:
     """Give the method back what it remembered, if it is the same method with the same options; returns the tally."""
     path = folder / METHOD_FILE
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no {METHOD_FILE}; it was not saved by advreg, or with save_only_model")
-    with safe_open(str(path), framework="pt", device=str(device)) as file:
+    with safe_open(str(path), framework="pt") as file:  # on the host: a cache may be larger than the GPU
         facts = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     if facts.get("method") != method.name:
         raise CheckpointError(f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}")
     saved, mine = json.loads(facts.get("options", "{}")), json.loads(json.dumps(method.options()))
-    changed = [f"{name} {saved.get(name)} → {mine[name]}" for name in mine if saved.get(name) != mine[name] and name not in method.movable]
+    changed = [
+        f"{name} {saved.get(name)} → {mine[name]}"
+        for name in mine
+        if saved.get(name) != mine[name] and name not in method.movable
+    ]
     if changed:
         raise CheckpointError(
             f"options of {method.name} differ from the checkpoint's: {', '.join(changed)}; resume with the saved ones"

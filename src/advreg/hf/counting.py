@@ -50,6 +50,10 @@ class Timer:
     def stop(self) -> None:
         self._epoch.append(time.perf_counter() - self._started)
 
+    def spend(self, seconds: float) -> None:
+        """Time spent on the steps to come, outside any of them."""
+        self._past = (self._past[0] + seconds, self._past[1])
+
     def turn(self) -> None:
         """An epoch is over."""
         self._past, self._epoch = (self.seconds, self.updates), []
@@ -67,34 +71,51 @@ class Timer:
 
 
 class CountingTask:
-    """Behaves as the task it wraps and counts its passes."""
+    """Behaves as the task it wraps and counts its passes.
 
-    def __init__(self, task: ModelTask, count: PassCount) -> None:
+    Args:
+        task: the task.
+        count: what is counted up.
+        batch_size: samples that are one pass, where batches are of other sizes; none: every batch is one.
+    """
+
+    def __init__(self, task: ModelTask, count: PassCount, batch_size: int | None = None) -> None:
         self._task = task
         self._count = count
+        self._batch_size = batch_size
+        self._last = 1.0  # size of the last pass, which the next gradient goes back through
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += 1
+        self._count.forward += self._size(batch)
         return self._task.logits(batch, delta)
 
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += 1
+        self._count.forward += self._size(batch)
         return self._task.peek(batch, delta)
 
+    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
+        self._count.forward += self._size(batch)
+        return self._task.probe(batch, delta)
+
     def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        self._count.forward += 2
+        self._count.forward += 2 * self._size(batch)
         return self._task.pair(batch, delta, fuse)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
-        self._count.forward += 1
+        self._count.forward += self._size(batch)
         return self._task.averaged(batch, parameters)
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
-        self._count.backward += 1
+        self._count.backward += self._last
         return self._task.gradient(objective, delta)
+
+    def _size(self, batch: Batch) -> float:
+        if self._batch_size is not None:
+            self._last = len(batch["input_ids"]) / self._batch_size
+        return self._last
 
     def counted(self, backward: Backward) -> Backward:
         """``backward``, counted."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +39,16 @@ def bare(model: Any) -> Any:
             return model
 
 
+def is_compiled(model: Any) -> bool:
+    """Is the model, or a part of it, run by ``torch.compile``?"""
+    return any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
+
+
+def uncompiled(model: Any) -> Any:
+    """The module that ``torch.compile`` was given, with whatever else wraps it (DDP, PEFT)."""
+    return model._orig_mod if hasattr(model, "_orig_mod") else model
+
+
 def find_sites(model: nn.Module, site: str = "tokens") -> dict[str, nn.Module]:
     """The module of each stream whose output, (B, T, D), δ is added to.
 
@@ -54,6 +66,22 @@ def find_sites(model: nn.Module, site: str = "tokens") -> dict[str, nn.Module]:
     return _named_modules(core, site)
 
 
+@dataclass
+class _Pass:
+    """The pass under way: whose it is, δ (None: nothing is added, only seen), and what the hooks did in it."""
+
+    owner: str  # a name, since torch.compile asks again for the value of a string, and not which object one is
+    delta: dict[str, Tensor] | None
+    calls: dict[str, int]
+    seen: dict[str, Tensor] = field(default_factory=dict)
+
+
+# Hooks find δ here and not on their injection: what a traced hook reads through its module has a static shape to
+# torch.compile, and every new length of a batch would be compiled anew.
+_under_way: _Pass | None = None
+_numbers = itertools.count()
+
+
 class Injection:
     """Adds δ to the outputs of the sites during a pass.
 
@@ -61,16 +89,26 @@ class Injection:
     it inside that module (BART, M2M100: δ is in the scaled unit) or after it (Marian: δ is scaled with the embedding).
 
     The hook computes output + δ in float32 (or wider) and casts back, so that a small δ is not rounded away before
-    it is added. It runs only between ``with injection.adding(delta):`` and its end.
+    it is added. It is on the module only between ``with injection.adding(delta):`` and its end, except when the model
+    is compiled: ``torch.compile`` does not look for hooks again after it traced a module, so they must :meth:`stay`.
     """
 
     def __init__(self, model: nn.Module, site: str = "tokens") -> None:
         self.site = site
         self.sites = find_sites(model, site)
-        self.seen: dict[str, Tensor] = {}
-        self._slot: Mapping[str, Tensor] = {}
-        self._calls: dict[str, int] = {}
+        self._name = f"injection {next(_numbers)}"
+        self._staying: list[RemovableHandle] = []
         self._checked: set[str] = set()
+
+    def stay(self) -> None:
+        """Keep the hooks on the modules, doing nothing outside a pass, until :meth:`leave`."""
+        self._staying = self._staying or self._install()
+
+    def leave(self) -> None:
+        """Take the hooks off."""
+        for handle in self._staying:
+            handle.remove()
+        self._staying = []
 
     @contextmanager
     def adding(self, delta: Perturbation | None) -> Iterator[None]:
@@ -78,27 +116,27 @@ class Injection:
         if delta is None:
             yield
             return
-        with self._installed(delta.values):
+        with self._during(dict(delta.values)):
             yield
-        self._require_one_call_each()
 
     @contextmanager
     def watching(self) -> Iterator[dict[str, Tensor]]:
         """Perturb nothing; collect the output of each site in one pass."""
-        with self._installed({}):
-            yield self.seen
-        self._require_one_call_each()
+        with self._during(None) as seen:
+            yield seen
 
     @contextmanager
-    def _installed(self, slot: Mapping[str, Tensor]) -> Iterator[None]:
-        self._slot, self._calls, self.seen = slot, dict.fromkeys(self.sites, 0), {}
-        handles = self._install()
+    def _during(self, delta: dict[str, Tensor] | None) -> Iterator[dict[str, Tensor]]:
+        global _under_way
+        handles = [] if self._staying else self._install()
+        _under_way = current = _Pass(self._name, delta, dict.fromkeys(self.sites, 0))
         try:
-            yield
+            yield current.seen
         finally:
-            self._slot = {}
+            _under_way = None
             for handle in handles:
                 handle.remove()
+        self._require_one_call_each(current.calls)
 
     def _install(self) -> list[RemovableHandle]:
         """One hook per module; where encoder and decoder share a module, its first call is the encoder's."""
@@ -107,29 +145,38 @@ class Injection:
             streams.setdefault(module, []).append(stream)
         return [module.register_forward_hook(self._hook(names)) for module, names in streams.items()]
 
-    def _hook(self, streams: list[str]) -> Any:
+    def _hook(self, streams: list[str]) -> Callable[[nn.Module, Any, Any], Tensor | None]:
         def add_delta(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            stream = streams[min(sum(self._calls[name] for name in streams), len(streams) - 1)]
-            self._calls[stream] += 1
+            current = _under_way
+            if current is None or current.owner != self._name:
+                return None
+            stream = streams[min(sum(current.calls[name] for name in streams), len(streams) - 1)]
+            current.calls[stream] += 1
             if not isinstance(output, Tensor) or output.dim() != 3:
                 raise InjectionError(
                     f"site '{self.site}': {type(module).__name__} must output one tensor (B, T, D), got "
                     f"{tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__}; "
                     "choose site='tokens' or another module's name"
                 )
-            if not self._slot:
-                self.seen[stream] = output.detach()
+            if current.delta is None:
+                current.seen[stream] = output.detach()
                 return None
-            if stream not in self._checked:
-                self._check_resolution(output, stream)
-            return add(output, self._slot[stream], stream)
+            if not torch.compiler.is_compiling():  # it looks at values, which a graph cannot
+                self.check_resolution(output, current.delta[stream], stream)
+            return add(output, current.delta[stream], stream)
 
         return add_delta
 
-    def _check_resolution(self, output: Tensor, stream: str) -> None:
+    def unchecked(self) -> bool:
+        """Is the resolution of a stream still to be looked at?"""
+        return len(self._checked) < len(self.sites)
+
+    def check_resolution(self, output: Tensor, delta: Tensor, stream: str) -> None:
         """Warn, once, when δ is below the resolution of the embeddings' dtype."""
+        if stream in self._checked:
+            return
         self._checked.add(stream)
-        share = surviving_share(output.detach(), self._slot[stream].detach())
+        share = surviving_share(output.detach(), delta.detach())
         if share < SURVIVES:
             warnings.warn(
                 f"only {share:.0%} of the perturbation of stream '{stream}' survives rounding to {output.dtype}; "
@@ -137,15 +184,21 @@ class Injection:
                 stacklevel=2,
             )
 
-    def _require_one_call_each(self) -> None:
-        for stream, calls in self._calls.items():
+    def _require_one_call_each(self, count: dict[str, int]) -> None:
+        for stream, calls in count.items():
             if calls != 1:
                 module = type(self.sites[stream]).__name__
                 raise InjectionError(
                     f"the perturbation of stream '{stream}' must enter once per pass, but its module ({module}, site "
-                    f"'{self.site}') was called {calls} times; choose the dotted name of a module that the forward "
-                    "pass calls once, as site='name'"
+                    f"'{self.site}') was called {calls} times; {_STALE if self._staying and calls == 0 else _ELSEWHERE}"
                 )
+
+
+_ELSEWHERE = "choose the dotted name of a module that the forward pass calls once, as site='name'"
+_STALE = (
+    "a compiled model that ran before ModelTask was made does not see its hooks: make it before the first pass, or "
+    f"call torch._dynamo.reset() after making it. Otherwise {_ELSEWHERE}"
+)
 
 
 def add(output: Tensor, delta: Tensor, stream: str) -> Tensor:

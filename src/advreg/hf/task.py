@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.core.perturbation import Perturbation
-from advreg.hf.injection import Injection, bare
+from advreg.hf.injection import Injection, bare, is_compiled, uncompiled
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
 
@@ -37,7 +37,7 @@ class ModelTask:
     """Any Hugging Face model with a classification, regression, sequence-to-sequence or language-modelling head.
 
     Args:
-        model: the model, bare or wrapped by PEFT.
+        model: the model, bare or wrapped by PEFT, or what ``torch.compile`` made of it.
         site: where δ is added; see :func:`advreg.hf.injection.find_sites`.
         label_smoothing: of the task's cross-entropy.
         loss_function: replaces the task loss; called with logits, batch and the denominator.
@@ -46,6 +46,11 @@ class ModelTask:
 
     A batch is the mapping a data loader yields: the model's inputs with ``labels``; ``sample_id`` for methods that
     remember samples; ``num_items_in_batch`` if the loss is to be divided by more than this batch's own items.
+
+    Of a compiled model every pass is compiled, and the hooks that add δ are put on when the task is made, before the
+    model is traced, and stay until :meth:`release`. With ``mode="reduce-overhead"``, call
+    ``torch.compiler.cudagraph_mark_step_begin()`` before each optimizer step's first pass: predictions must outlive
+    the passes that follow them.
     """
 
     def __init__(
@@ -57,8 +62,7 @@ class ModelTask:
         half: bool = False,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.model = model
-        self.wrapped: nn.Module = model
+        self.model = uncompiled(model)
         self.injection = Injection(model, site)
         self.label_smoothing = label_smoothing
         self.loss_function = loss_function
@@ -70,6 +74,46 @@ class ModelTask:
         self._inner_scale = _FIRST_INNER_SCALE
         self._random_state: list[Tensor] | None = None
         require_non_reentrant(model)
+        self.wrapped = model
+
+    # ---- the model, as it is called
+
+    @property
+    def wrapped(self) -> nn.Module:
+        """The model as it is trained: in DDP, compiled, or both."""
+        return self._wrapped
+
+    @wrapped.setter
+    def wrapped(self, model: nn.Module) -> None:
+        if model is getattr(self, "_wrapped", None):
+            return
+        self._wrapped = model
+        self._quiet: nn.Module = self.model  # the model as it is called for a look: nothing is synchronised
+        self._frozen: Callable[..., Any] | None = None
+        self._replaced: Callable[..., Any] = partial(call_with, self.model)
+        self._compiled = is_compiled(model)
+        if self._compiled:
+            self.injection.stay()
+            self._compile_like(model)
+
+    def _compile_like(self, model: nn.Module) -> None:
+        """Compile what else is called with the backend and the options of a compiled model."""
+        compiled = next((module for module in model.modules() if self._is_compiled_whole_in(module)), None)
+        if compiled is None:  # compiled in place, or in parts: those parts are called
+            self._quiet = model if uncompiled(model) is self.model else self.model
+            return
+        compiler: Any = compiled.dynamo_ctx
+        self._quiet = compiled if uncompiled(compiled) is self.model else compiler(self.model)
+        self._frozen = compiler(partial(call_frozen, self.model))
+        self._replaced = compiler(self._replaced)
+
+    def _is_compiled_whole_in(self, module: nn.Module) -> bool:
+        return "dynamo_ctx" in vars(module) and any(part is self.model for part in uncompiled(module).modules())
+
+    def release(self) -> None:
+        """Take the hooks off a compiled model, whose passes are not compiled from then on."""
+        self.wrapped = self.model
+        self.injection.leave()
 
     # ---- predictions
 
@@ -77,7 +121,15 @@ class ModelTask:
         return self._forward(self.wrapped, self._inputs(batch), delta)
 
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        return self._forward(self.model, self._inputs(batch), delta)
+        return self._forward(self._quiet, self._inputs(batch), delta)
+
+    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
+        if self._compiled and self.half:  # its gradient may be taken twice, which compiled graphs do not allow
+            with torch.compiler.set_stance("force_eager"):
+                return self.peek(batch, delta)
+        if self._frozen is None or self._core.is_gradient_checkpointing:  # recomputed when they are constants no more
+            return self.peek(batch, delta)
+        return self._forward(self._frozen, self._inputs(batch), delta)
 
     def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
         if not fuse:
@@ -92,10 +144,13 @@ class ModelTask:
         with torch.no_grad():
             self._reset_masks()
             with self.context():
-                output = torch.func.functional_call(self.model, dict(parameters), (), dict(self._inputs(batch)))
+                output = self._replaced(dict(parameters), self._inputs(batch))
         return prediction_of(output)
 
-    def _forward(self, model: nn.Module, inputs: Mapping[str, Any], delta: Perturbation | None) -> Tensor:
+    def _forward(self, model: Callable[..., Any], inputs: dict[str, Any], delta: Perturbation | None) -> Tensor:
+        if self._compiled and delta is not None and self.injection.unchecked():
+            for stream, output in self._look(inputs).items():
+                self.injection.check_resolution(output, delta.values[stream], stream)
         self._reset_masks()
         with self.injection.adding(delta), self.context():
             return prediction_of(model(**inputs))
@@ -251,9 +306,12 @@ class ModelTask:
 
     def look(self, batch: Batch) -> dict[str, Tensor]:
         """The unperturbed embeddings each stream's δ is added to, by one silent pass that leaves no trace."""
+        return self._look(self._inputs(batch))
+
+    def _look(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():  # noqa: SIM117
             with self.injection.watching() as seen:
-                self.model(**self._inputs(batch))
+                self.model(**inputs)
         return seen
 
     # ---- dropout and parameters
@@ -342,6 +400,20 @@ def require_non_reentrant(model: nn.Module) -> None:
             keywords = getattr(module._gradient_checkpointing_func, "keywords", {})
             if keywords.get("use_reentrant", True):  # torch's own default is reentrant
                 raise CheckpointingError(_REENTRANT)
+
+
+def call_frozen(model: nn.Module, **inputs: Any) -> Any:
+    """The model's output, of which no parameter has a gradient.
+
+    A compiled backward pass computes all gradients that its graph has, whichever are asked for; in this graph δ is
+    the only thing to differentiate by. The parameters' own flags are not touched.
+    """
+    return call_with(model, {name: value.detach() for name, value in model.named_parameters()}, inputs)
+
+
+def call_with(model: nn.Module, parameters: dict[str, Tensor], inputs: dict[str, Any]) -> Any:
+    """The model's output with other values of some of its parameters."""
+    return torch.func.functional_call(model, parameters, (), inputs)
 
 
 def prediction_of(output: Any) -> Tensor:

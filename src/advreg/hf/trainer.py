@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import time
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +19,13 @@ from torch.utils.data import IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from advreg.core.progress import counting
 from advreg.core.schedule import Clock
+from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
+from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
@@ -58,6 +63,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self.add_callback(_Watch(self))
         self.passes = PassCount()
         self.timer = Timer()
+        self._ahead = Ahead()
         self._epoch = 0
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
@@ -81,10 +87,22 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self._task = self._make_task()
         self._identify()
         if self.method.needs_corpus:
-            collator = self._get_collator_with_removed_columns(self.data_collator)  # texts beside the token ids
-            corpus = survey(self._task, self.train_dataset, collator)
-            self.method.prepare(corpus, self.args.seed, self.args.device)
-        return super().train(*args, **kwargs)
+            self._prepare_method()
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._task.release()
+
+    def _prepare_method(self) -> None:
+        """Let the method see the training set once."""
+        with progress_bar(not self.args.disable_tqdm) as progress:
+            advance = counting(progress, "surveying the data", len(self.train_dataset))
+            corpus = survey(self.task, self.train_dataset, self._collator(), advance)
+            self.method.prepare(corpus, self.args.seed, self.args.device, progress)
+
+    def _collator(self) -> Any:
+        """The collator, for samples that have texts beside the token ids too."""
+        return self._get_collator_with_removed_columns(self.data_collator)
 
     @property
     def task(self) -> ModelTask:
@@ -157,9 +175,14 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self._measure(report)
         return report.loss.detach().to(self.args.device)
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | None]:
-        """The batches of an accumulation group, and its loss items."""
-        batches, _ = super().get_batch_samples(*args, **kwargs)
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
+    ) -> tuple[list[Any], Tensor | None]:
+        """The batches of an accumulation group, and its loss items; the method is told of the group after it."""
+        batches = self._ahead.take(epoch_iterator, num_batches)
+        if self.method.looks_ahead:
+            for batch in self._ahead.glimpse(num_batches):
+                self.method.expect(batch[SAMPLE_ID].cpu())
         return batches, self._items_of(batches)
 
     def _items_of(self, batches: list[Any]) -> Tensor | None:
@@ -174,6 +197,22 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
         """What evaluation divides by: a model's own loss is a mean, which a count would only scale wrongly."""
         return super()._get_num_items_in_batch(*args, **kwargs) if self.compute_loss_func is not None else None
+
+    def _begin_epoch(self) -> None:
+        """Let the method do what it does before an epoch: ARCH may sweep its cache."""
+        self.model.train()
+        counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
+        clock = Clock(self._epoch, self.state.global_step)
+        begun = time.perf_counter()
+        with progress_bar(not self.args.disable_tqdm) as progress:
+            self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
+        self.timer.spend(time.perf_counter() - begun)
+
+    def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
+        """A batch of each group of training samples."""
+        collate = self._collator()
+        for ids in groups:
+            yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
 
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
@@ -228,7 +267,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            tally = load_method(self.method, Path(checkpoint), self.args.device)
+            tally = load_method(self.method, Path(checkpoint))
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -261,8 +300,11 @@ class _Watch(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
         self.trainer.timer.turn()
+        self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.torch_compile:  # CUDA graphs: what the passes before returned may be overwritten from here on
+            cast(Any, torch.compiler).cudagraph_mark_step_begin()
         self.trainer.timer.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

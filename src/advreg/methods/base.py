@@ -34,7 +34,10 @@ class Task(Protocol):
         """f(x + δ) by the pass that is trained through. Under data parallelism: one such pass per backward."""
 
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        """f(x + δ) on the bare model, for the ascent and for clean targets; nothing is synchronised."""
+        """f(x + δ) on the bare model, for clean targets; nothing is synchronised."""
+
+    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
+        """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
     def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
         """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise."""

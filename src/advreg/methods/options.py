@@ -85,7 +85,7 @@ class AscentOptions(PenaltyOptions):
         target = clean.detach()
 
         def objective(delta: Perturbation) -> Tensor:
-            return task.divergence(target, task.peek(batch, delta), batch, self.divergence)
+            return task.divergence(target, task.probe(batch, delta), batch, self.divergence)
 
         start = self.origin.draw(task.zeros(batch), self.ball)
         return ascend(objective, start, ascent, self.ball, task.gradient)

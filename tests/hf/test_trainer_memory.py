@@ -1,0 +1,147 @@
+"""What the trainer does for a method that remembers samples: look ahead, sweep, resume with the cache elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from advreg.hf.trainer import AdversarialTrainer
+from advreg.methods import Arch, Method, Standard
+from observe import Padded
+from tiny_models import tiny, tiny_batch
+
+SAMPLES = 22
+
+
+def samples(model: Any, count: int = SAMPLES) -> list[dict[str, Any]]:
+    drawn = [tiny_batch(model, batch=1, seed=seed, lengths=[4 + seed % 5]) for seed in range(count)]
+    return [{name: value[0].tolist() for name, value in one.items() if name != "attention_mask"} for one in drawn]
+
+
+def make_trainer(folder: Path, method: Method, **arguments: Any) -> AdversarialTrainer:
+    model = tiny("bert", dropout=0.1)
+    fields = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "logging_steps": 1}
+    settings = TrainingArguments(
+        str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **fields | {"save_strategy": "no"} | arguments
+    )
+    return AdversarialTrainer(
+        model=model,
+        args=settings,
+        train_dataset=samples(model),
+        data_collator=Padded(model.config.pad_token_id),
+        method=method,
+    )
+
+
+def arch(**options: Any) -> Arch:
+    return Arch(**{"cache_fraction": 0.5, "refresh_every": 2, "ascent_steps": 2} | options)
+
+
+def losses(trainer: AdversarialTrainer) -> list[float]:
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+def learns(trainer: AdversarialTrainer) -> bool:
+    """Is the mean loss of the last epoch below that of the first?"""
+    found, steps = losses(trainer), len(losses(trainer)) // 4
+    return sum(found[-steps:]) < sum(found[:steps])
+
+
+def same_weights(one: AdversarialTrainer, other: AdversarialTrainer) -> bool:
+    return all(torch.equal(value, other.model.state_dict()[name]) for name, value in one.model.state_dict().items())
+
+
+class Spy(Arch):
+    """ARCH that notes what it was told to expect and what came."""
+
+    def expect(self, ids: torch.Tensor) -> None:
+        self.told.append(ids.tolist())
+        super().expect(ids)
+
+    def recall(self, ids: torch.Tensor, zeros: Any) -> Any:
+        self.came.append(ids.tolist())
+        return super().recall(ids, zeros)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_cache_outside_the_device_is_told_of_every_batch_of_an_epoch_but_its_first_group_before_it_comes(
+    tmp_path: Path, accumulation: int, workers: int
+) -> None:
+    method = Spy(cache_fraction=0.5, refresh_every=None, ascent_steps=1, cache_device="disk")
+    method.told, method.came = [], []
+    trainer = make_trainer(
+        tmp_path, method, num_train_epochs=2, gradient_accumulation_steps=accumulation, dataloader_num_workers=workers
+    )
+    trainer.train()
+    came = [sample for ids in method.came for sample in ids]  # in one epoch of reuse
+    assert sorted(came) == list(range(SAMPLES))
+    batches = 6
+    assert len(method.came) == batches
+    assert method.told[-(batches - accumulation) :] == method.came[accumulation:]
+
+
+def test_a_cache_on_the_device_is_told_of_nothing(tmp_path: Path) -> None:
+    method = Spy(cache_fraction=0.5, refresh_every=None, ascent_steps=1)
+    method.told, method.came = [], []
+    make_trainer(tmp_path, method, num_train_epochs=2).train()
+    assert method.came
+    assert not method.told
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_tier_trains_to_the_same_bits(tmp_path: Path, accumulation: int) -> None:
+    runs = []
+    for tier in ("device", "host", "disk"):
+        trainer = make_trainer(tmp_path, arch(cache_device=tier), gradient_accumulation_steps=accumulation)
+        trainer.train()
+        runs.append(trainer)
+    assert losses(runs[0]) == losses(runs[1]) == losses(runs[2])
+    assert same_weights(runs[0], runs[1])
+    assert same_weights(runs[0], runs[2])
+
+
+def test_a_sweep_makes_every_step_a_reuse_and_is_counted_by_its_samples(tmp_path: Path) -> None:
+    method = arch(refresh="sweep", sweep_tokens=20)
+    trainer = make_trainer(tmp_path, method)
+    trainer.train()
+    steps, sweeps, cached = 4 * 6, 2, SAMPLES // 2
+    assert trainer.passes.steps == steps
+    assert trainer.passes.forward == pytest.approx(2 * steps + sweeps * 3 * cached / 4)  # the target and two ascents
+    assert trainer.passes.backward == pytest.approx(steps + sweeps * 2 * cached / 4)
+    assert learns(trainer)
+    assert trainer.timer.seconds > 0
+
+
+def test_a_sweep_differs_from_a_refresh_in_training_and_both_learn(tmp_path: Path) -> None:
+    swept, refreshed = make_trainer(tmp_path, arch(refresh="sweep")), make_trainer(tmp_path, arch())
+    for trainer in (swept, refreshed):
+        trainer.train()
+        assert learns(trainer)
+    assert losses(swept) != losses(refreshed)
+
+
+@pytest.mark.parametrize("options", [{"refresh": "sweep"}, {"share_last_pass": True}, {"cache_dtype": "int8"}])
+@pytest.mark.parametrize("stop", [3, 6, 15])
+def test_a_run_that_is_resumed_with_its_cache_on_disk_ends_bit_for_bit_as_the_one_that_went_through(
+    tmp_path: Path, options: dict[str, Any], stop: int
+) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    whole = make_trainer(tmp_path / "whole", arch(**options), **saving)
+    whole.train()
+    again = make_trainer(tmp_path / "again", arch(**options, cache_device="disk"), **saving)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+    assert same_weights(whole, again)
+    mine, theirs = again.method.state().tensors, whole.method.state().tensors
+    assert all(torch.equal(mine[name], value) for name, value in theirs.items())
+    assert again.passes == whole.passes
+
+
+def test_methods_without_a_memory_are_asked_nothing_when_an_epoch_begins(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Standard())
+    trainer.train()
+    assert (trainer.passes.forward, trainer.passes.backward) == (24, 24)
