@@ -17,6 +17,7 @@ from advreg.bench.passes import Cost, MeteredTask
 from advreg.bench.record import STANDARD, Phase, Row
 from advreg.bench.workload import Batch
 from advreg.core.schedule import Clock
+from advreg.hf.injection import is_compiled
 from advreg.hf.task import ModelTask
 from advreg.methods import Method, Standard, Task
 from advreg.methods.base import Backward
@@ -39,6 +40,7 @@ class Loop:
         self.task = task
         self.device = device
         self.updates = optimizer
+        self.compiled = is_compiled(task.wrapped)
         self.parameters = [value for value in task.model.parameters() if value.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=_LEARNING_RATE, fused=device.type == "cuda")
         self.scaler = torch.amp.GradScaler(device.type, enabled=half)
@@ -57,6 +59,8 @@ class Loop:
 
     def step(self, contender: Contender, task: Any = None, backward: Backward | None = None) -> None:
         """One step of a contender, as a training loop has it."""
+        if self.compiled:
+            cast(Any, torch.compiler).cudagraph_mark_step_begin()
         number = next(contender.taken)
         batch, following = contender.at(number), contender.ids_at(number + 1)
         if following is not None:

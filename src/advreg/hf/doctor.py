@@ -97,7 +97,7 @@ def _gradients(task: ModelTask, batch: Batch, noise: Perturbation) -> dict[str, 
     """∇_δ of the divergence at δ = noise, in training mode, as an ascent takes it."""
     point = noise.leaf()
     target = task.peek(batch).detach()
-    objective = task.divergence(target, task.peek(batch, point), batch, "symmetric_kl")
+    objective = task.divergence(target, task.probe(batch, point), batch, "symmetric_kl")
     unused = sum(0.0 * value.sum() for value in point.values.values())  # else autograd raises for an unused stream
     return dict(task.gradient(objective + unused, point).values)
 

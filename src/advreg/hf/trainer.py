@@ -208,10 +208,16 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
             self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
         self.timer.spend(time.perf_counter() - begun)
 
+    def _mark_step(self) -> None:
+        """For CUDA graphs: what earlier passes returned may be overwritten from here on."""
+        if self.args.torch_compile:
+            cast(Any, torch.compiler).cudagraph_mark_step_begin()
+
     def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """A batch of each group of training samples."""
         collate = self._collator()
         for ids in groups:
+            self._mark_step()
             yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
 
     def _inner_update(self) -> None:
@@ -303,8 +309,7 @@ class _Watch(TrainerCallback):
         self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if args.torch_compile:  # CUDA graphs: what the passes before returned may be overwritten from here on
-            cast(Any, torch.compiler).cudagraph_mark_step_begin()
+        self.trainer._mark_step()
         self.trainer.timer.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -312,6 +317,7 @@ class _Watch(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
+        self.trainer.task.wrapped = self.trainer.model_wrapped  # its hooks are on before a pass is compiled
         if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
             self.trainer.method.updated(self.trainer.task)
 
