@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[str, ...]] = {
                          "--width", "512", "--device", "cuda", "--repeats", "1"),
     "neighbours-cpu.jsonl": ("experiments/neighbour_search.py", "--queries", "130000", "--anchors", "13000",
                              "--width", "384", "--device", "cpu", "--threads", "2", "--against", "faiss"),
-    "cache-size.jsonl": ("experiments/cache_size.py", "OUT", "--device", "cpu"),
+    "cache-size.jsonl": ("experiments/cache_size.py", "OUT"),
 }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the records")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RUNS))
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     unknown = set(asked.names) - set(RUNS)
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(RUNS)}")

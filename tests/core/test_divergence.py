@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from advreg.core import divergence as divergences
 from advreg.core.divergence import Divergence, Prediction, divergence, kl, squared_error, symmetric_kl, widen
 from padded import few
 
@@ -215,3 +216,86 @@ def test_the_gradient_flows_through_both_predictions_unless_the_clean_one_is_det
     assert both_ways[0].abs().min() > 0
     assert detached[0] is None
     torch.testing.assert_close(detached[1], both_ways[1])
+
+
+# ---- more logits than are taken at once
+
+
+def many(seed: int, rows: int, classes: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = 4 * torch.randn(2, rows, 2, classes, generator=generator, dtype=torch.float64)
+    return drawn[0].to(dtype), drawn[1].to(dtype)
+
+
+@both
+@few
+@given(seed=st.integers(0, 99), rows=st.integers(1, 7), classes=st.integers(2, 6), at_once=st.integers(1, 20))
+def test_taking_the_rows_in_parts_changes_neither_values_nor_gradients(
+    measure: Measure, naive: object, wide: Measure, seed: int, rows: int, classes: int, at_once: int
+) -> None:
+    clean, perturbed = many(seed, rows, classes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergences, "ENTRIES_AT_ONCE", at_once)
+        mine, slopes = measure(clean, perturbed), gradients(measure, clean, perturbed)
+    assert mine.shape == (rows, 2)
+    torch.testing.assert_close(mine, wide(clean, perturbed), rtol=1e-9, atol=1e-9)
+    for slope, reference in zip(slopes, gradients(wide, clean, perturbed), strict=True):
+        torch.testing.assert_close(slope, reference, rtol=1e-9, atol=1e-9)
+
+
+@both
+def test_each_row_keeps_the_weight_its_loss_gives_it_when_rows_are_taken_in_parts(
+    measure: Measure, naive: object, wide: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 5)
+    weights = torch.tensor([[0.0, 1.0], [2.0, -3.0], [0.5, 0.0]], dtype=torch.float64)
+    weighted = [lambda p, q, one=one: weights * one(p, q) for one in (measure, wide)]
+    mine, theirs = (gradients(one, *many(1, 3, 4)) for one in weighted)
+    for slope, reference in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(slope, reference, rtol=1e-9, atol=1e-9)
+
+
+@both
+def test_large_half_precision_logits_get_half_precision_gradients_of_float32_arithmetic(
+    measure: Measure, naive: object, wide: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 8)
+    halves = many(2, 5, 4, torch.bfloat16)
+    slopes = gradients(measure, *halves)
+    doubles = gradients(wide, *(logits.double() for logits in halves))
+    for slope, reference in zip(slopes, doubles, strict=True):
+        assert slope.dtype == torch.bfloat16
+        torch.testing.assert_close(slope.double(), reference, rtol=2**-7, atol=1e-6)
+
+
+@both
+@pytest.mark.parametrize(("clean", "perturbed"), FAR_APART)
+def test_logits_far_apart_are_safe_in_parts_too(
+    measure: Measure, naive: object, wide: Measure, clean: list[float], perturbed: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 1)
+    rows = torch.tensor([clean, clean]), torch.tensor([perturbed, perturbed])
+    assert torch.isfinite(measure(*rows)).all()
+    assert all(torch.isfinite(slope).all() for slope in gradients(measure, *rows))
+
+
+@both
+def test_nothing_of_the_size_of_the_logits_is_kept_for_the_backward_pass_but_the_logits(
+    measure: Measure, naive: object, wide: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 8)
+    clean, perturbed = (logits.requires_grad_() for logits in many(3, 6, 4, torch.float32))
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
+        measure(clean, perturbed)
+    large = [saved for saved in kept if saved.numel() >= clean.numel()]
+    assert sorted(saved.data_ptr() for saved in large) == sorted([clean.data_ptr(), perturbed.data_ptr()])
+
+
+def test_a_detached_clean_prediction_gets_no_gradient_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 8)
+    clean, perturbed = (logits.requires_grad_() for logits in many(4, 6, 4))
+    divergence(clean, perturbed, "kl", "classes", detach_clean=True).sum().backward()
+    assert clean.grad is None
+    assert perturbed.grad is not None

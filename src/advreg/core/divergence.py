@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Divergence = Literal["kl", "symmetric_kl"]
 Prediction = Literal["classes", "labels", "value"]
+
+ENTRIES_AT_ONCE = 2**24
+"""Logits whose divergence is computed at once; more are taken a part at a time, to save memory."""
 
 
 def widen(logits: Tensor) -> Tensor:
@@ -20,16 +24,79 @@ def widen(logits: Tensor) -> Tensor:
 
 def kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     """KL(P ‖ Q) = Σ_k p_k (log p_k − log q_k) of two rows of logits, (..., C) → (...)."""
-    log_p = F.log_softmax(widen(clean), dim=-1)
-    log_q = F.log_softmax(widen(perturbed), dim=-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
+    return _of_rows(clean, perturbed, symmetric=False)
 
 
 def symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     """½ KL(P ‖ Q) + ½ KL(Q ‖ P) = ½ Σ_k (p_k − q_k)(log p_k − log q_k), (..., C) → (...)."""
-    log_p = F.log_softmax(widen(clean), dim=-1)
-    log_q = F.log_softmax(widen(perturbed), dim=-1)
-    return 0.5 * ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
+    return _of_rows(clean, perturbed, symmetric=True)
+
+
+def _of_rows(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
+    if clean.numel() <= ENTRIES_AT_ONCE:
+        return _measure(clean, perturbed, symmetric)
+    found: Tensor = _ManyRows.apply(clean.flatten(0, -2), perturbed.flatten(0, -2), symmetric)
+    return found.view(clean.shape[:-1])
+
+
+def _measure(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
+    log_p, log_q = _log_softmax(clean), _log_softmax(perturbed)
+    weights = 0.5 * (log_p.exp() - log_q.exp()) if symmetric else log_p.exp()
+    return (weights * (log_p - log_q)).sum(-1)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return F.log_softmax(widen(logits), dim=-1)
+
+
+class _ManyRows(torch.autograd.Function):
+    """The divergence of many rows, (N, C) → (N,), for which nothing of their size is kept but the logits themselves.
+
+    Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in float32. Here log P and
+    log Q are made again for the backward pass, a part of the rows at a time. With a = log P and b = log Q:
+
+        ∂KL(P‖Q)/∂clean = p (a − b − KL(P‖Q)),   ∂KL(P‖Q)/∂perturbed = q − p.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
+        ctx.save_for_backward(clean, perturbed)
+        ctx.symmetric = symmetric
+        return torch.cat([_measure(p, q, symmetric) for p, q in zip(_parts(clean), _parts(perturbed), strict=True)])
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        clean, perturbed = ctx.saved_tensors
+        wants_clean, wants_perturbed, _ = ctx.needs_input_grad
+        to_clean = torch.empty_like(clean) if wants_clean else None
+        to_perturbed = torch.empty_like(perturbed) if wants_perturbed else None
+        rows = _rows_at_once(clean)
+        for first in range(0, len(clean), rows):
+            part = slice(first, first + rows)
+            slopes = _slopes(_log_softmax(clean[part]), _log_softmax(perturbed[part]), ctx.symmetric)
+            for target, slope in zip((to_clean, to_perturbed), slopes, strict=True):
+                if target is not None:
+                    target[part] = slope * upstream[part, None]
+        return to_clean, to_perturbed, None
+
+
+def _slopes(log_p: Tensor, log_q: Tensor, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """The derivatives of each row's divergence by its clean and by its perturbed logits."""
+    p, q, apart = log_p.exp(), log_q.exp(), log_p - log_q
+    towards_p = p * (apart - (p * apart).sum(-1, keepdim=True))
+    if not symmetric:
+        return towards_p, q - p
+    towards_q = q * ((q * apart).sum(-1, keepdim=True) - apart)
+    return 0.5 * (towards_p + p - q), 0.5 * (towards_q + q - p)
+
+
+def _rows_at_once(logits: Tensor) -> int:
+    return max(1, ENTRIES_AT_ONCE // logits.shape[-1])
+
+
+def _parts(logits: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(logits, _rows_at_once(logits))
 
 
 def squared_error(clean: Tensor, perturbed: Tensor) -> Tensor:
