@@ -35,7 +35,8 @@ def symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
 def _of_rows(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
     if clean.numel() <= ENTRIES_AT_ONCE:
         return _measure(clean, perturbed, symmetric)
-    found: Tensor = _ManyRows.apply(clean.flatten(0, -2), perturbed.flatten(0, -2), symmetric)
+    rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
+    found: Tensor = _ManyRows.apply(*rows, symmetric)  # type: ignore[no-untyped-call]
     return found.view(clean.shape[:-1])
 
 
@@ -65,7 +66,7 @@ class _ManyRows(torch.autograd.Function):
         return torch.cat([_measure(p, q, symmetric) for p, q in zip(_parts(clean), _parts(perturbed), strict=True)])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         clean, perturbed = ctx.saved_tensors
         wants_clean, wants_perturbed, _ = ctx.needs_input_grad
