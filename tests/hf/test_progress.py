@@ -56,5 +56,14 @@ def test_an_error_passes_through_and_the_cursor_comes_back(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(ZeroDivisionError), progress_bar(True) as report:
+        report("survey", 1, 2)
         report("survey", 1 // 0, 2)
     assert "\x1b[?25h" in terminal.getvalue()
+
+
+def test_a_terminal_shows_nothing_until_there_is_something_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar(True):
+        pass
+    assert terminal.getvalue() == ""

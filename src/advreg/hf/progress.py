@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from advreg.core.progress import Progress
+from advreg.core.progress import Progress as Report
 
 
 @contextmanager
-def progress_bar(shown: bool = True) -> Iterator[Progress]:
+def progress_bar(shown: bool = True) -> Iterator[Report]:
     """A callback that draws a bar for each thing it is told of; the bars are gone afterwards.
 
     They are drawn on stderr, and only if it is a terminal: where it is not, or ``shown`` is false, nothing is.
@@ -23,17 +24,24 @@ def progress_bar(shown: bool = True) -> Iterator[Progress]:
     if not shown or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
-    from rich.console import Console  # here, because it takes a tenth of a second
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
-    bars: dict[str, TaskID] = {}
-    with Bars(*columns, console=Console(stderr=True), transient=True) as progress:
+    with ExitStack() as display:
+        bars: Any = None
+        tasks: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what)
-            progress.update(bars[what], completed=done, total=total)
+            nonlocal bars
+            if bars is None:  # nothing is drawn for work that never comes
+                bars = display.enter_context(_bars())
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
 
         yield report
+
+
+def _bars() -> Any:
+    from rich.console import Console  # here, because it takes a tenth of a second
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    return Progress(*columns, console=Console(stderr=True), transient=True)

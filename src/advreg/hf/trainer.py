@@ -162,10 +162,10 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         task = self.task
         task.wrapped = model
         clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
-        counting = CountingTask(task, self.passes)
-        backward = counting.counted(self.accelerator.backward)
+        counter = CountingTask(task, self.passes)
+        backward = counter.counted(self.accelerator.backward)
         try:
-            report = self.method.step(cast(Task, counting), batch, clock, backward, self._inner_update)
+            report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
         except FloatingPointError as error:
             raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
         self.passes.steps += 1
