@@ -13,7 +13,7 @@ from advreg.methods import create, describe, registry
 
 def printed(show: Callable[[Console], None]) -> str:
     out = io.StringIO()
-    show(Console(file=out, width=400))
+    show(Console(file=out, width=800))
     return out.getvalue()
 
 

@@ -309,7 +309,7 @@ def test_an_id_outside_the_prepared_data_is_named(outside: int) -> None:
     with pytest.raises(IndexError, match=message):
         cache.write(ids, like, 0.5, WIDE, epoch=0)
     assert unchanged(cache, before)
-    for ask in (cache.slots, cache.known, lambda ids: cache.staleness(ids, 0)):
+    for ask in (cache.slots, cache.known):
         with pytest.raises(IndexError, match=message):
             ask(ids)
 
@@ -348,15 +348,16 @@ def test_known_are_the_cached_samples_that_were_written() -> None:
     assert cache.known(torch.tensor(EVERYONE)).nonzero().flatten().tolist() == [1, 3]
 
 
-def test_staleness_is_the_mean_age_of_what_was_written_of_the_batch() -> None:
-    cache = make_cache()
-    assert cache.staleness(torch.tensor(EVERYONE), epoch=7).item() == 0
-    write(cache, [6, 1, 0], drawn([6, 1, 0], seed=25), epoch=0)
-    write(cache, [4, 1], drawn([4, 1], seed=26), epoch=3)
-    assert cache.staleness(torch.tensor(EVERYONE), epoch=7).item() == pytest.approx((7 + 4 + 4) / 3)
-    assert cache.staleness(torch.tensor([6, 0, 3]), epoch=7).item() == 7
-    assert cache.staleness(torch.tensor([4]), epoch=3).item() == 0
-    assert cache.staleness(torch.tensor(UNCACHED), epoch=7).item() == 0
+def test_a_cache_is_complete_once_every_cached_sample_was_written_and_a_loaded_one_looks_again() -> None:
+    cache, partial = make_cache(), make_cache()
+    assert not cache.complete
+    write(cache, [6, 1, 0], drawn([6, 1, 0], seed=25))
+    assert not cache.complete
+    partial.load_state_dict(cache.state_dict())
+    write(cache, [4, 3], drawn([4, 3], seed=26))
+    assert cache.complete
+    cache.load_state_dict(partial.state_dict())
+    assert not cache.complete
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -495,11 +496,11 @@ def test_groups_hold_every_cached_sample_once_and_pad_to_no_more_tokens_than_all
         assert len(group) == 1 or len(group) * widest <= tokens
 
 
-def test_ids_are_looked_at_once_per_batch_and_others_again() -> None:
-    cache, ids = make_cache(), torch.tensor([1, 4])
-    cache.read(ids, zeros_for([1, 4]))
-    assert cache.slots(ids).tolist() == [CACHED.index(1), CACHED.index(4)]
-    with pytest.raises(IndexError, match="sample id 9"):
-        cache.slots(torch.tensor([1, 9]))
-    with pytest.raises(IndexError, match="sample id 9"):
-        cache.slots(torch.tensor([1, 9]))
+def test_slots_that_were_found_are_read_without_being_looked_up_again() -> None:
+    cache, rows = make_cache(), drawn(CACHED, seed=33)
+    write(cache, CACHED, rows)
+    ids, like = torch.tensor(CACHED), zeros_for(CACHED)
+    slots = cache.find(ids, like)
+    assert slots.tolist() == [0, 1, 2, 3]
+    for stream in SIZES:
+        assert same(real(cache.read(ids, like, slots), stream), rows[stream])

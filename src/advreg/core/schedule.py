@@ -38,4 +38,13 @@ class RefreshEvery:
             check_whole("refresh_every", self.epochs, least=1, otherwise=", or None (once)")
 
     def due(self, epoch: int) -> bool:
-        return epoch == 0 if self.epochs is None else epoch % self.epochs == 0
+        return self.last(epoch) == epoch
+
+    def last(self, epoch: int) -> int:
+        """The latest epoch up to this one that refreshed.
+
+        Example:
+            >>> RefreshEvery(15).last(17), RefreshEvery(None).last(17)
+            (15, 0)
+        """
+        return 0 if self.epochs is None else epoch - epoch % self.epochs

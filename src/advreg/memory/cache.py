@@ -128,7 +128,7 @@ class PerturbationCache:
             stream: RowStore(length[ids.to(length.device)], widths[stream], dtype, self.place)
             for stream, length in lengths.items()
         }
-        self._approved: Tensor | None = None  # ids last found to be inside the data
+        self._complete = False
         self._courier = None if self.place.is_near else Courier(self._gather, device)
 
     @property
@@ -143,9 +143,7 @@ class PerturbationCache:
 
     def slots(self, ids: Tensor) -> Tensor:
         """Where each sample lives in the cache, (B,); −1 for a sample that is not cached."""
-        if ids is not self._approved:  # a look at what a GPU computed makes the host wait: once per batch is enough
-            self._require(ids, (ids >= 0) & (ids < self.size))
-            self._approved = ids
+        self._require(ids, (ids >= 0) & (ids < self.size))
         return self.slot_of[ids.to(self.device)].long()
 
     def known(self, ids: Tensor) -> Tensor:
@@ -170,9 +168,34 @@ class PerturbationCache:
         if self._courier is not None:
             self._courier.expect(ids)
 
-    def read(self, ids: Tensor, like: Perturbation) -> Perturbation:
-        """δ_i of every cached sample of a batch, laid out by its mask; zero for the others."""
-        return self._read(ids, self._checked_slots(ids, like), like)
+    @property
+    def complete(self) -> bool:
+        """Has every cached sample been written? Once it has, the device is not asked again."""
+        if not self._complete:
+            self._complete = bool((self.written_at >= 0).all())
+        return self._complete
+
+    def find(self, ids: Tensor, like: Perturbation) -> Tensor:
+        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what the cache is for."""
+        near = ids.to(self.device)
+        fits = (near >= 0) & (near < self.size)
+        near = near.clamp(0, self.size - 1)
+        for stream, mask in like.masks.items():
+            fits = fits & (mask.sum(1) == self.sample_lengths[stream][near])
+        if not bool(fits.all()):
+            self.slots(ids)
+            self._require_lengths(ids.to(self.device), like)
+        return self.slot_of[near].long()
+
+    def read(self, ids: Tensor, like: Perturbation, slots: Tensor | None = None) -> Perturbation:
+        """δ_i of every cached sample of a batch, laid out by its mask; zero for the others.
+
+        Args:
+            ids: of the batch, (B,).
+            like: its shape.
+            slots: what :meth:`find` gave for it, if it was asked before.
+        """
+        return self._read(ids, self.find(ids, like) if slots is None else slots, like)
 
     def write(self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int) -> Perturbation:
         """Blend the cached samples' new Δ into the cache and return what each sample is to be trained on.
@@ -180,7 +203,7 @@ class PerturbationCache:
         A cached sample gets Π(α · old + (1 − α) · Δ), or Δ as it is when it has no old value; an uncached one
         keeps its own Δ.
         """
-        slots = self._checked_slots(ids, delta)
+        slots = self.find(ids, delta)
         self._require_finite(ids, delta)
         old = self._read(ids, slots, delta)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
@@ -195,12 +218,6 @@ class PerturbationCache:
     def means(self, stream: str, slots: Tensor) -> Tensor:
         """Mean row of each of these cached samples, (..., D)."""
         return self._store[stream].read_means(slots)
-
-    def staleness(self, ids: Tensor, epoch: int) -> Tensor:
-        """Epochs since the cached samples of a batch were last written, averaged; 0 if none is cached."""
-        written = self._written(self.slots(ids))
-        known = written >= 0
-        return ((epoch - written) * known).sum() / known.sum().clamp_min(1)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that changes in training, as tensors."""
@@ -226,6 +243,7 @@ class PerturbationCache:
                 raise ValueError(f"the saved cache's {name} differ from this run's; resume with the same data and seed")
         for name, value in mine.items():
             value.copy_(state[name])
+        self._complete = False
 
     def _read(self, ids: Tensor, slots: Tensor, like: Perturbation) -> Perturbation:
         if self._courier is None:
@@ -266,19 +284,6 @@ class PerturbationCache:
     def _written(self, slots: Tensor) -> Tensor:
         """Epoch in which these slots were last written, (B,); −1 for never, and for samples that are not cached."""
         return torch.where(slots >= 0, self.written_at[slots.clamp_min(0)], -1)
-
-    def _checked_slots(self, ids: Tensor, like: Perturbation) -> Tensor:
-        """Slots of a batch whose ids and lengths are those the cache was made for."""
-        near = ids.to(self.device)
-        fits = (near >= 0) & (near < self.size)
-        near = near.clamp(0, self.size - 1)
-        for stream, mask in like.masks.items():
-            fits = fits & (mask.sum(1) == self.sample_lengths[stream][near])
-        if not bool(fits.all()):
-            self.slots(ids)
-            self._require_lengths(ids.to(self.device), like)
-        self._approved = ids
-        return self.slot_of[near].long()
 
     def _require(self, ids: Tensor, inside: Tensor) -> None:
         if not bool(inside.all()):

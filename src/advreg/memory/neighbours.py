@@ -397,8 +397,11 @@ class NeighbourIndex:
         values = {}
         for stream, zeros in like.values.items():
             slots = self.slots[stream][ids.to(self.slots[stream].device)].to(cache.device, torch.int64)  # (B, K)
-            written = (cache.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
-            total = (cache.means(stream, slots) * written).sum(1)  # (B, D)
-            mean = total / written.sum(1).clamp_min(1)
+            means = cache.means(stream, slots)  # (B, K, D)
+            if cache.complete:
+                mean = means.mean(1)
+            else:
+                written = (cache.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
+                mean = (means * written).sum(1) / written.sum(1).clamp_min(1)
             values[stream] = zeros + mean.to(zeros.device, zeros.dtype)[:, None, :]
         return Perturbation(values, like.masks).map(lambda value, _: value)

@@ -202,7 +202,7 @@ class Arch(AscentOptions, Method):
                 report = self._refresh_shared(task, batch, ids, clock, backward)
             else:
                 report = self._refresh(task, batch, ids, clock, backward)
-        measures = {**report.measures, "cache_staleness": self.cache.staleness(ids, clock.epoch)}
+        measures = {**report.measures, "cache_staleness": float(clock.epoch - self.schedule.last(clock.epoch))}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
     def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
@@ -238,10 +238,10 @@ class Arch(AscentOptions, Method):
 
     def recall(self, ids: Tensor, zeros: Perturbation) -> Perturbation:
         """δ_i^{t−1} from the cache, or for an uncached sample the mean of its neighbours' (construct-adv equation)."""
-        delta = self.cache.read(ids, zeros)
+        slots = self.cache.find(ids, zeros)
+        delta = self.cache.read(ids, zeros, slots)
         if self._neighbours is not None:
-            cached = (self.cache.slots(ids) >= 0).to(delta.device)
-            delta = delta.where(cached, self._neighbours.borrow(ids, self.cache, zeros))
+            delta = delta.where(slots >= 0, self._neighbours.borrow(ids, self.cache, zeros))
         return self.ball.project(delta)
 
     @property
