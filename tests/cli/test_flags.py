@@ -38,9 +38,9 @@ def another(method: str, option: OptionInfo) -> Any:
         return next(choice for choice in get_args(option.type) if choice != option.default)
     if option.type is bool:
         return not option.default
-    if option.type is float:
+    if option.type in (float, float | None):
         return 0.375
-    return option.default + 1
+    return "elsewhere" if option.type == str | None else option.default + 1
 
 
 CASES = [(name, option) for name in registry for option in describe(name)]
@@ -60,6 +60,7 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
     [
         (["--task", "files", "--train", "x.csv"], "train", "x.csv"),
         (["--train", "x.csv", "--dev", "y.csv"], "dev", "y.csv"),
+        (["--task", "rte", "--data", "d"], "data", "d"),
         (["--text-column", "a"], "text_column", "a"),
         (["--pair-column", "a"], "pair_column", "a"),
         (["--label-column", "a"], "label_column", "a"),
@@ -74,6 +75,7 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
         (["--precision", "bf16"], "precision", "bf16"),
         (["--max-length", "16"], "max_length", 16),
         (["--encoder-dropout", "0"], "encoder_dropout", 0.0),
+        (["--head-dropout", "0"], "head_dropout", 0.0),
         (["--site", "block"], "site", "block"),
         (["--output", "o"], "output", "o"),
         (["--set", "weight_decay=0.5", "--set", "optim=sgd"], "training", {"weight_decay": 0.5, "optim": "sgd"}),

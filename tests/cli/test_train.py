@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import io
 import math
@@ -116,6 +117,33 @@ def test_a_regression_is_judged_by_pearson_and_a_missing_score_is_not_a_number()
     missing = record("r3f", 0, metrics={"pearson": None, "rmse": None})
     assert math.isnan(main_score(missing)[1])
     assert rows([missing])["r3f"][1] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "expected"),
+    [
+        ("cola", {"accuracy": 0.75, "matthews": 0.5}, ("matthews", 0.5)),
+        ("rte", {"accuracy": 0.75, "loss": 0.5}, ("accuracy", 0.75)),
+        ("mrpc", {"accuracy": 0.5, "f1": 0.75}, ("mean of accuracy, f1", 0.625)),
+        ("mnli", {"accuracy": 0.5, "mm_accuracy": 0.75}, ("mean of accuracy, mm_accuracy", 0.625)),
+        ("mnli", {"accuracy": 0.5}, ("accuracy", 0.5)),
+        ("stsb", {"pearson": 0.5, "spearman": 0.25, "rmse": 1.0}, ("mean of pearson, spearman", 0.375)),
+        ("stsb", {"pearson": 0.5, "rmse": 1.0}, ("pearson", 0.5)),
+    ],
+)
+def test_a_named_task_is_judged_by_its_main_scores(
+    task: str, metrics: dict[str, float], expected: tuple[str, float]
+) -> None:
+    one = record("arch", 0, metrics=metrics)
+    assert main_score(dataclasses.replace(one, task=TaskInfo(name=task))) == expected
+
+
+def test_a_mean_of_scores_is_named_in_full_in_the_title_alone() -> None:
+    one = dataclasses.replace(record("arch", 0, metrics={"accuracy": 0.5, "f1": 0.75}), task=TaskInfo(name="mrpc"))
+    table = comparison([one])
+    assert table.title == "mrpc: dev mean of accuracy, f1, mean ± sd over seeds"
+    assert [column.header for column in table.columns][2] == "mean"
+    assert rows([one])["arch"][1] == "0.625"
 
 
 def test_a_notice_is_printed_once_and_another_one_too() -> None:

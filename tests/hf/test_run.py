@@ -1,5 +1,6 @@
 """One run from samples to scores, and on from where it stopped."""
 
+import dataclasses
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,6 +89,41 @@ def test_a_run_returns_scores_history_and_passes_and_saves_its_model(tmp_path: P
         float((output.logits.argmax(-1) == batch["labels"]).float().mean())
     )
     assert (tmp_path / "model" / "tokenizer.json").is_file()
+
+
+def test_further_sets_are_evaluated_when_the_training_is_done_under_their_names(tmp_path: Path, tokenizer: Any) -> None:
+    plain = fine_tune(job(tmp_path / "plain", tokenizer))
+    one = job(tmp_path / "further", tokenizer)
+    further = dataclasses.replace(one, evaluations={"mm": one.train, "r1_dev": one.dev[:2]})
+    result = fine_tune(further)
+    assert {name: result.metrics[name] for name in plain.metrics} == plain.metrics
+    assert set(result.metrics) == {f"{prefix}{name}" for prefix in ("", "mm_", "r1_dev_") for name in plain.metrics}
+    read = AutoModelForSequenceClassification.from_pretrained(tmp_path / "further" / "model").eval()
+    for name, samples in further.evaluations.items():
+        batch = one.collator([dict(sample) for sample in samples])
+        with torch.no_grad():
+            output = read(**batch)
+        right = (output.logits.argmax(-1) == batch["labels"]).float().mean()
+        assert result.metrics[f"{name}_accuracy"] == pytest.approx(float(right))
+        assert result.metrics[f"{name}_loss"] == pytest.approx(float(output.loss), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["standard", "r3f", "arch", "smart", "freelb", "freeat"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_losses_and_the_norm_of_the_gradient_are_logged_at_every_logging_step(
+    method: str, every: int, tmp_path: Path, tokenizer: Any
+) -> None:
+    result = fine_tune(job(tmp_path, tokenizer, method, logging_steps=every, save_strategy="no"))
+    logs = {line["step"]: line for line in result.history if "loss" in line}
+    assert list(logs) == list(range(every, 7, every))
+    penalised = method in ("r3f", "arch", "smart")
+    for line in logs.values():
+        assert {"grad_norm", "task_loss"} <= line.keys()
+        assert ("penalty" in line) == penalised
+        assert all(np.isfinite(line[name]) for name in ("loss", "grad_norm", "task_loss"))
+        if penalised:
+            weight = job(tmp_path, tokenizer, method).method.options()["weight"]
+            assert line["loss"] == pytest.approx(line["task_loss"] + weight * line["penalty"], abs=1e-4)
 
 
 def scores(result: Result) -> list[Any]:

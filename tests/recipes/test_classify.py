@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from advreg.hf.trainer import NonFiniteLossError
 from advreg.methods import create
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, prepare, run, training_fields
 from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.understanding import TASKS
 from little_tables import scored, sentiment, tiny_folder, write_table
 
 EPOCHS, STEPS_PER_EPOCH = 2, 5
@@ -227,6 +229,7 @@ def test_a_finished_run_is_read_and_not_repeated(
         ({"warmup": 0.5}, r"warmup was 0\.1, is 0\.5"),
         ({"max_length": 9}, "max_length was None, is 9"),
         ({"encoder_dropout": 0.5}, r"encoder_dropout was None, is 0\.5"),
+        ({"head_dropout": 0.5}, r"head_dropout was None, is 0\.5"),
         ({"site": "block"}, "site was tokens, is block"),
         ({"precision": "fp16"}, "precision was fp32, is fp16"),
         ({"training": {"weight_decay": 0.1}}, r"training was \{\}, is \{'weight_decay': 0\.1\}"),
@@ -267,7 +270,15 @@ def test_a_run_that_stopped_is_held_to_its_plan_too(
 
 def test_every_setting_that_changes_the_result_is_a_fact_of_the_plan(settings: TrainSettings, tmp_path: Path) -> None:
     facts = plan(settings, tmp_path).facts()
-    elsewhere = {"task", "train", "dev", "text_column", "pair_column", "label_column"}  # in the data's fingerprint
+    elsewhere = {
+        "task",
+        "data",
+        "train",
+        "dev",
+        "text_column",
+        "pair_column",
+        "label_column",
+    }  # in the data's fingerprint
     named = {"methods": "method", "seeds": "seed", "preset": "options"}
     for field in dataclasses.fields(TrainSettings):
         if field.name not in {*elsewhere, "output"}:
@@ -375,6 +386,119 @@ def test_a_task_is_the_same_whatever_the_seed_and_only_the_weights_differ(
     assert one.train == other.train
     assert torch.equal(one.model.classifier.weight, again.model.classifier.weight)
     assert not torch.equal(one.model.classifier.weight, other.model.classifier.weight)
+
+
+# ---- named tasks
+
+
+@pytest.fixture(scope="module")
+def named_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few samples of every split of every task."""
+    folder = tmp_path_factory.mktemp("nlu")
+    for spec in TASKS.values():
+        for seed, split in enumerate(spec.sizes):
+            classes = len(spec.labels) if spec.labels is not None else 5
+            rows = [
+                {
+                    "idx": n,
+                    "text_a": row["text"],
+                    **({"text_b": row["text"]} if spec.pair else {}),
+                    "label": n % classes,
+                }
+                for n, row in enumerate(sentiment(12, seed))
+            ]
+            path = folder / spec.name / f"{split}.jsonl.gz"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return folder
+
+
+def named(settings: TrainSettings, task: str, data: Path, **changes: Any) -> TrainSettings:
+    return dataclasses.replace(
+        settings, task=task, data=str(data), train=None, methods=("standard",), options={}, epochs=1, **changes
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_named_task_is_trained_and_every_set_evaluated(
+    task: str, settings: TrainSettings, named_tasks: Path, tmp_path: Path
+) -> None:
+    quick = named(settings, task, named_tasks, training={"eval_strategy": "no", "save_strategy": "no", "max_steps": 1})
+    record, said = carry_out(quick, tmp_path)
+    spec, data = TASKS[task], load_data(quick)
+    names = ("loss", *spec.metrics)
+    prefixes = ("", *(f"{name}_" for name in data.evaluations))
+    assert set(record.outcome.metrics) == {f"{prefix}{name}" for prefix in prefixes for name in names}
+    assert set(spec.main_metrics) <= set(record.outcome.metrics)
+    sets = {"train": data.train, "dev": data.dev, **data.evaluations}
+    assert record.task.sizes == {name: len(examples) for name, examples in sets.items()}
+    assert record.task.fingerprint == data.fingerprint()
+    assert record.task.details["training_sets"].keys() == {part.split("/")[0] for part in spec.train}
+    assert [text for text in said if "official" in text] == list(data.notes)
+
+
+@pytest.mark.parametrize("task", ["mnli", "mrpc", "stsb", "cola"])
+def test_the_scores_of_a_named_task_are_those_of_the_saved_model(
+    task: str, settings: TrainSettings, named_tasks: Path, tmp_path: Path
+) -> None:
+    from scipy import stats
+    from sklearn import metrics
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    chosen = named(settings, task, named_tasks)
+    record, _ = carry_out(chosen, tmp_path)
+    saved = tmp_path / "standard-seed3" / "model"
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)
+    data = load_data(chosen)
+    references = {
+        "accuracy": lambda p, y: metrics.accuracy_score(y, p.argmax(-1)),
+        "f1": lambda p, y: metrics.f1_score(y, p.argmax(-1)),
+        "matthews": lambda p, y: metrics.matthews_corrcoef(y, p.argmax(-1)),
+        "pearson": lambda p, y: stats.pearsonr(p[:, 0], y).statistic,
+        "spearman": lambda p, y: stats.spearmanr(p[:, 0], y).statistic,
+    }
+    for prefix, examples in (("", data.dev), *((f"{name}_", each) for name, each in data.evaluations.items())):
+        second = [example.pair for example in examples] if data.has_pairs else None
+        batch = tokenizer([example.text for example in examples], second, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            outputs = model(**batch).logits.numpy()
+        for name in set(data.metrics) & references.keys():
+            expected = references[name](outputs, [example.label for example in examples])
+            assert record.outcome.metrics[f"{prefix}{name}"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_held_out_part_of_a_named_task_is_trained_like_the_task(
+    settings: TrainSettings, named_tasks: Path, tmp_path: Path
+) -> None:
+    chosen = named(settings, "mnli", named_tasks)
+    part = load_data(chosen).held_out(0.25, seed=1)
+    one = plan_runs(chosen, part, tmp_path)[0]
+    record = run(one, lambda *_: None, lambda text: None, False)
+    assert record.task.sizes == {"train": 9, "dev": 3}
+    assert set(record.outcome.metrics) == {"loss", "accuracy"}
+    assert record.task.details["held_out"] == {"share": 0.25, "seed": 1, "of": 12}
+    assert record.task.fingerprint == part.fingerprint() != load_data(chosen).fingerprint()
+
+
+def test_the_record_holds_both_dropouts_and_the_model_has_them(
+    settings: TrainSettings, named_tasks: Path, tmp_path: Path
+) -> None:
+    chosen = named(settings, "rte", named_tasks, encoder_dropout=0.0, head_dropout=0.25)
+    record, _ = carry_out(chosen, tmp_path)
+    assert (record.training.more["encoder_dropout"], record.training.more["head_dropout"]) == (0.0, 0.25)
+    job = prepare(plan(chosen, tmp_path), chosen.method("standard"), lambda text: None)
+    assert (job.model.dropout.p, job.model.bert.embeddings.dropout.p) == (0.25, 0.0)
+
+
+def test_losses_and_the_norm_of_the_gradient_are_in_the_record_at_every_logging_step(
+    finished: tuple[Path, records.RunRecord],
+) -> None:
+    folder, _ = finished
+    history = records.load(folder / "arch-seed3" / "record.json").outcome.history
+    for name in ("loss", "task_loss", "penalty", "grad_norm", "learning_rate"):
+        logged = {line["step"]: line[name] for line in history if name in line}
+        assert list(logged) == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
+        assert all(isinstance(value, float) for value in logged.values())
 
 
 # ---- TrainingArguments

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
+from sklearn import metrics as reference
 
 from advreg.recipes import metrics
-from advreg.recipes.metrics import classification_scores, regression_scores
+from advreg.recipes.metrics import METRICS, classification_scores, regression_scores, scorer, scores
 
 numbers = st.floats(-1e3, 1e3, width=32)
 pairs_of_numbers = st.lists(st.tuples(numbers, numbers), min_size=2, max_size=20)
@@ -63,6 +65,80 @@ def test_pearson_is_zero_where_a_side_is_constant(outputs: list[float], labels: 
 def test_outputs_of_shape_n_by_1_are_not_broadcast_against_the_labels() -> None:
     labels = np.array([1.0, 2.0, 4.0])
     assert regression_scores(labels[:, None], labels) == {"pearson": pytest.approx(1.0), "rmse": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_scores_of_classes_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (np.array(side) for side in zip(*pairs, strict=True))
+    found = scores(predictions, labels, ["accuracy", "f1", "matthews"])
+    f1 = reference.f1_score(labels, predictions, labels=[1], average="micro", zero_division=0)
+    assert found["accuracy"] == pytest.approx(reference.accuracy_score(labels, predictions))
+    assert found["f1"] == pytest.approx(f1)
+    assert found["matthews"] == pytest.approx(reference.matthews_corrcoef(labels, predictions), abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30))
+def test_f1_is_scikit_learn_s_of_the_positive_class(pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (np.array(side) for side in zip(*pairs, strict=True))
+    expected = reference.f1_score(labels, predictions, zero_division=0)
+    assert scores(predictions, labels, ["f1"]) == {"f1": pytest.approx(expected)}
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=30))
+def test_correlations_of_values_with_ties_are_those_of_scipy(pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (np.array(side) / 3 for side in zip(*pairs, strict=True))
+    found = scores(predictions, labels, ["pearson", "spearman"])
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        assert found == {"pearson": 0.0, "spearman": 0.0}
+    else:
+        assert found["pearson"] == pytest.approx(stats.pearsonr(predictions, labels).statistic, abs=1e-9)
+        assert found["spearman"] == pytest.approx(stats.spearmanr(predictions, labels).statistic, abs=1e-9)
+
+
+@pytest.mark.parametrize("constant", [0.1, 1 / 3, 2.6e30])
+def test_predictions_that_are_all_the_same_correlate_with_nothing(constant: float) -> None:
+    values = np.full(7, constant)  # the mean of these is not always exactly the constant
+    labels = np.arange(7.0)
+    assert scores(values, labels, ["pearson", "spearman"]) == {"pearson": 0.0, "spearman": 0.0}
+    assert scores(labels, values, ["pearson", "spearman"]) == {"pearson": 0.0, "spearman": 0.0}
+    assert scores(np.ones(7), labels % 2, ["matthews"]) == {"matthews": 0.0}
+
+
+def test_f1_without_a_positive_sample_anywhere_is_zero() -> None:
+    assert scores(np.zeros(3), np.zeros(3), ["f1"]) == {"f1": 0.0}
+
+
+@given(pairs_of_numbers)
+def test_correlations_survive_values_whose_squares_overflow(pairs: list[tuple[float, float]]) -> None:
+    outputs, labels = (np.array(side) for side in zip(*pairs, strict=True))
+    if naive_pearson(outputs.tolist(), labels.tolist()) is not None:
+        large = scores(outputs * 1e200, labels * 1e-200, ["pearson"])["pearson"]
+        assert large == pytest.approx(scores(outputs, labels, ["pearson"])["pearson"], abs=1e-9)
+
+
+def test_a_scorer_reads_classes_from_logits_and_values_as_they_are() -> None:
+    logits, labels = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]), np.array([1, 0, 0])
+    assert scorer(["accuracy", "f1"], regression=False)(logits, labels) == {
+        "accuracy": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+    }
+    values = np.array([[1.0], [2.0], [4.0]])
+    assert scorer(["spearman"], regression=True)(values, values[:, 0]) == {"spearman": pytest.approx(1.0)}
+
+
+def test_a_metric_that_does_not_exist_is_refused_and_the_likely_one_named() -> None:
+    with pytest.raises(ValueError, match=r"unknown metric 'acuracy' \(did you mean 'accuracy'\?\); there are ac"):
+        scores(np.zeros(1), np.zeros(1), ["acuracy"])
+    assert set(METRICS) == {"accuracy", "f1", "matthews", "pearson", "spearman", "rmse"}
+
+
+@pytest.mark.parametrize(("predictions", "labels"), [((2,), (3,)), ((2, 1), (2,)), ((0,), (0,))])
+def test_predictions_and_labels_of_different_shapes_are_refused(
+    predictions: tuple[int, ...], labels: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="predictions and labels must be of one length, at least 1, got"):
+        scores(np.zeros(predictions), np.zeros(labels), ["accuracy"])
 
 
 def test_the_examples_hold() -> None:

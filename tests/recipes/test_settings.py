@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from advreg.methods import create, describe, preset, registry
+from advreg.methods.presets import PAPER_GRID, training_preset
 from advreg.recipes.settings import SettingsError, TrainSettings, options_for, read_settings
+from advreg.recipes.understanding import TASKS
 
 
 def toml(folder: Path, text: str) -> Path:
@@ -39,13 +41,14 @@ def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) 
         "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
         "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
         "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "encoder_dropout": 0.5,
-        "site": "block", "output": "o",
+        "head_dropout": 0.25, "site": "block", "output": "o",
     }  # fmt: skip
     lines = [f"{name} = {list(value) if isinstance(value, tuple) else repr(value)}" for name, value in given.items()]
     settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
     assert {name: getattr(settings, name) for name in given} == given
     fields = {field.name for field in dataclasses.fields(TrainSettings)}
-    assert fields - given.keys() == {"options", "training"}
+    assert fields - given.keys() == {"data", "options", "training"}
+    assert read_settings(toml(tmp_path, "task = 'rte'\ndata = 'd'"), {}, {}).data == "d"
 
 
 def test_a_flag_of_an_option_reaches_each_method_that_has_it_and_no_other() -> None:
@@ -93,6 +96,51 @@ def test_a_preset_lies_below_the_users_options_and_replaces_those_of_the_built_i
         assert settings.method(name).options() == expected
 
 
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("rte", (16, 1e-4, 0.0)),
+        ("mrpc", (8, 2e-4, 0.1)),
+        ("mnli", (128, 1e-4, 0.1)),
+        ("mr", (32, 1e-4, 0.1)),
+    ],
+)
+def test_the_understanding_preset_is_the_papers_recipe_for_the_task(
+    task: str, expected: tuple[int, float, float]
+) -> None:
+    settings = read_settings(None, {"preset": "understanding", "task": task}, {})
+    assert (settings.batch_size, settings.peak_learning_rate, settings.encoder_dropout) == expected
+    assert (settings.epochs, settings.warmup, settings.head_dropout) == (10, 0.1, 0.1)
+
+
+def test_what_is_given_wins_over_the_presets_training_settings(tmp_path: Path) -> None:
+    path = toml(tmp_path, "task = 'rte'\npreset = 'understanding'\nbatch_size = 64\nepochs = 3\n")
+    settings = read_settings(path, {"epochs": "4", "head_dropout": "none", "encoder_dropout": "0.3"}, {})
+    assert (settings.batch_size, settings.epochs, settings.learning_rate) == (64, 4, 1e-4)
+    assert (settings.head_dropout, settings.encoder_dropout) == (None, 0.3)
+
+
+def test_without_the_preset_or_with_that_of_translation_the_training_is_as_before() -> None:
+    plain = read_settings(None, {"task": "rte"}, {})
+    assert (plain.epochs, plain.batch_size, plain.head_dropout) == (
+        TrainSettings.epochs,
+        TrainSettings.batch_size,
+        None,
+    )
+    other = read_settings(None, {"task": "rte", "preset": "translation"}, {})
+    assert other == dataclasses.replace(plain, preset="translation")
+
+
+def test_the_presets_choices_are_on_the_papers_grid() -> None:
+    for task in TASKS:
+        chosen = training_preset("understanding", task)
+        assert all(chosen[name] in values for name, values in PAPER_GRID["training"].items())
+        assert set(chosen) <= {field.name for field in dataclasses.fields(TrainSettings)}
+    for method in ("arch", "smart"):
+        options = preset("understanding", method)
+        assert all(options[name] in values for name, values in PAPER_GRID["options"].items())
+
+
 def test_a_new_instance_of_a_method_is_made_each_time() -> None:
     settings = TrainSettings()
     assert settings.method("arch") is not settings.method("arch")
@@ -127,7 +175,11 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(model: str, give
         ({"seeds": ["-1"]}, "seeds must be at least 0 and below 4294967296, got -1"),
         ({"seeds": ["4294967296"]}, "seeds must be at least 0 and below 4294967296, got 4294967296"),
         ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
-        ({"task": "glue"}, "task must be docstrings or files, got 'glue'"),
+        ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
+        ({"task": "mnil"}, r"task must be one of .*, got 'mnil' \(did you mean 'mnli'\?\)"),
+        ({"task": "rte", "train": "a.csv"}, "the rte task brings its own data; leave --train and --dev out"),
+        ({"data": "d"}, "data is a folder of named tasks, but the task is docstrings; give --task NAME too"),
+        ({"head_dropout": "1"}, r"head_dropout must be at least 0 and below 1, got 1\.0"),
         ({"task": "files"}, "task 'files' needs a training file; give --train FILE"),
         ({"dev": "b.csv"}, "docstrings task brings its own data; leave --train and --dev out"),
         ({"output": ""}, "output must be a text, not empty, got ''; correct it or leave it out"),

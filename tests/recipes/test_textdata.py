@@ -157,3 +157,78 @@ def test_pairs_in_one_split_only_are_an_error() -> None:
     pairs = [dataclasses.replace(example, pair="a second text") for example in FEW]
     with pytest.raises(DataError, match="train and dev must both hold pairs or both single texts"):
         make_text_data("films", FEW, pairs, ["bad", "good"])
+
+
+# ---- further evaluation sets
+
+
+def test_further_sets_are_in_the_fingerprint_by_name_and_content() -> None:
+    labels = ["bad", "good"]
+    plain = make_text_data("films", FEW, FEW, labels)
+    sets = [{}, {"test": FEW}, {"tests": FEW}, {"test": FEW[:2]}, {"test": FEW, "more": FEW}]
+    found = [make_text_data("films", FEW, FEW, labels, evaluations=each).fingerprint() for each in sets]
+    assert found[0] == plain.fingerprint()
+    assert len(set(found)) == len(found)
+
+
+def test_further_sets_are_checked_as_dev_is() -> None:
+    labels, pairs = ["bad", "good", "odd"], [Example("a", "b", 0), Example("c", "d", 1)]
+    with pytest.raises(DataError, match="test must hold at least one example, got none"):
+        make_text_data("films", FEW, FEW, labels, evaluations={"test": []})
+    with pytest.raises(DataError, match="train and test must both hold pairs or both single texts, got one of each"):
+        make_text_data("films", FEW, FEW, labels, evaluations={"test": pairs})
+    with pytest.raises(DataError, match=r"test: every class must occur in train, got 'odd' \(example 1\)"):
+        make_text_data("films", FEW, FEW, labels, evaluations={"test": [Example("odd film", None, 2)]})
+    with pytest.raises(DataError, match="test, row 1: text must not be empty"):
+        make_text_data("films", FEW, FEW, labels, evaluations={"test": [Example("", None, 1)]})
+
+
+def test_scores_of_further_sets_are_floats_too() -> None:
+    data = make_text_data("films", FEW, FEW, None, evaluations={"test": FEW})
+    assert [type(example.label) for example in data.evaluations["test"]] == [float, float, float]
+
+
+def test_blank_texts_pass_only_where_they_are_known_to_be_there() -> None:
+    blank = [*FEW, Example("", None, 0)]
+    assert make_text_data("films", blank, FEW, ["bad", "good"], blank_texts=True).train[3].text == ""
+
+
+# ---- held out
+
+
+@given(text_data(), st.floats(0.05, 0.95), st.integers(0, 5))
+def test_holding_out_splits_train_by_class_in_order_and_leaves_dev_alone(
+    data: TextData, share: float, seed: int
+) -> None:
+    by_class: dict[int | float, int] = {}
+    for example in data.train:
+        by_class[example.label] = by_class.get(example.label, 0) + 1
+    wanted = {label: min(round(share * count), count - 1) for label, count in by_class.items()}
+    if not any(wanted.values()):
+        with pytest.raises(DataError, match="share must be large enough to hold an example out, got"):
+            data.held_out(share, seed)
+        return
+    part = data.held_out(share, seed)
+    assert part == data.held_out(share, seed)
+    assert sorted(map(repr, (*part.train, *part.dev))) == sorted(map(repr, data.train))
+    assert is_subsequence(part.train, data.train)
+    assert is_subsequence(part.dev, data.train)
+    assert {label: sum(example.label == label for example in part.dev) for label in wanted} == wanted
+    assert part.evaluations == {}
+    assert part.details["held_out"] == {"share": share, "seed": seed, "of": len(data.train)}
+
+
+def test_of_scores_a_share_of_all_is_held_out_and_another_seed_draws_others() -> None:
+    many = [Example(f"text {number}", None, number / 7) for number in range(50)]
+    data = make_text_data("scores", many, [Example("dev", None, 0.5)], None, evaluations={"test": many})
+    part = data.held_out(0.2, seed=0)
+    assert (len(part.train), len(part.dev), part.evaluations) == (40, 10, {})
+    assert part.dev != data.held_out(0.2, seed=1).dev
+    assert not {example.text for example in part.dev} & {example.text for example in part.train}
+    assert "dev" not in {example.text for example in part.dev}
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(DataError, match=f"share must be between 0 and 1, both excluded, got {share}"):
+        make_text_data("films", FEW, FEW, ["bad", "good"]).held_out(share, seed=0)

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from advreg.bench.record import STANDARD, BenchRecord, Panel, Row
+from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart
-_COLOURS = {
-    "standard": "#999999",
-    "r3f": "#56B4E9",
-    "arch": "#0072B2",
-    "freelb": "#E69F00",
-    "freeat": "#CC79A7",
-    "smart": "#D55E00",
-    "smart-pytorch": "#009E73",
-}
-_OTHERS = "#F0E442"
-_FORMATS = (".svg", ".png", ".pdf")
 _COLUMNS = 4  # panels side by side
-
-
-class PictureError(ValueError):
-    """A picture cannot be drawn; says what is missing."""
-
-
-def check_drawable(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is measured for it."""
-    if path.suffix.lower() not in _FORMATS:
-        raise PictureError(f"picture must end in {', '.join(_FORMATS)}, got '{path}'")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise PictureError("picture needs matplotlib, which is not installed; pip install 'advreg[plot]'")
 
 
 def draw(records: BenchRecord | Sequence[BenchRecord], path: Path) -> None:
@@ -93,7 +69,7 @@ def _draw_group(axis: Any, title: str, rows: Sequence[Row], names: Sequence[str]
         if row.ratio is None:
             continue
         place, ratio = names.index(row.name), row.ratio
-        colour = _COLOURS.get(row.method, _OTHERS)
+        colour = COLOURS.get(row.method, OTHERS)
         axis.barh(place, ratio.median, height=0.66, color=colour, edgecolor="black", linewidth=0.4)
         whisker = [[ratio.median - ratio.quartile_1], [ratio.quartile_3 - ratio.median]]
         axis.errorbar(ratio.median, place, xerr=whisker, color="black", linewidth=0.9, capsize=2)

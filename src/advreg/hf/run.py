@@ -37,6 +37,7 @@ class Job:
         precision: fp32, bf16 or fp16.
         site: where δ is added.
         fields: fields of ``TrainingArguments``.
+        evaluations: further sets to evaluate on when the training is done; their scores bear the set's name.
     """
 
     model: Any
@@ -50,6 +51,7 @@ class Job:
     precision: str = "fp32"
     site: str = "tokens"
     fields: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     scores = trainer.evaluate()
+    for name, samples in job.evaluations.items():
+        scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
     trainer.save_model(str(job.folder / "model"))
     return Result(
         metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
@@ -124,8 +128,8 @@ class _Progress(TrainerCallback):
 
 
 def _is_score(name: str, value: Any) -> bool:
-    speed = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
-    return isinstance(value, float | int) and name not in speed
+    speed = ("_runtime", "_samples_per_second", "_steps_per_second")
+    return isinstance(value, float | int) and name != "epoch" and not name.endswith(speed)
 
 
 def quiet_libraries() -> None:

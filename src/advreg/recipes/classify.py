@@ -16,13 +16,14 @@ from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.injection import find_sites
 from advreg.hf.models import load_classifier, load_tokenizer
-from advreg.hf.run import Job, Result, device_name, fine_tune
+from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
-from advreg.recipes.metrics import classification_scores, regression_scores
+from advreg.recipes.metrics import classification_scores, regression_scores, scorer
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
+from advreg.recipes.understanding import TASKS, load_task
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 _LOGS_PER_RUN, _EVALUATIONS_PER_RUN = 50, 4
@@ -62,6 +63,7 @@ class Plan:
             "precision": settings.precision,
             "max_length": settings.text_length,
             "encoder_dropout": settings.encoder_dropout,
+            "head_dropout": settings.head_dropout,
             "training": dict(settings.training),
         }
 
@@ -70,6 +72,8 @@ def load_data(settings: TrainSettings) -> TextData:
     """The samples the settings name."""
     if settings.task == DOCSTRINGS:
         return load_docstrings()
+    if settings.task in TASKS:
+        return load_task(settings.task, None if settings.data is None else Path(settings.data))
     assert settings.train is not None  # the settings were checked
     return load_tables(
         Path(settings.train),
@@ -134,11 +138,14 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
     training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before a model is loaded
     texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
     tokenizer = load_tokenizer(settings.model, texts, settings.text_length or 64)
-    model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, settings.encoder_dropout)
+    dropouts = settings.encoder_dropout, settings.head_dropout
+    model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, *dropouts)
     find_sites(model, settings.site)
     longest = longest_input(tokenizer, Limits.of(model).positions, settings.text_length)
+    for note in data.notes:
+        notice(note)
     splits = {}
-    for name, examples in (("train", data.train), ("dev", data.dev)):
+    for name, examples in (("train", data.train), ("dev", data.dev), *data.evaluations.items()):
         pairs = [example.pair or "" for example in examples] if data.has_pairs else None
         encoded = encode(tokenizer, [e.text for e in examples], pairs, [e.label for e in examples], longest)
         if encoded.cut:
@@ -148,15 +155,23 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
         model=model,
         tokenizer=tokenizer,
         collator=padding_collator(tokenizer),
-        train=splits["train"],
-        dev=splits["dev"],
-        metrics=regression_scores if data.is_regression else classification_scores,
+        train=splits.pop("train"),
+        dev=splits.pop("dev"),
+        evaluations=splits,
+        metrics=scores_of(data),
         method=method,
         folder=plan.folder,
         precision=settings.precision,
         site=settings.site,
         fields=fields,
     )
+
+
+def scores_of(data: TextData) -> Metrics:
+    """The scores the data name, or the usual ones of their kind."""
+    if data.metrics:
+        return scorer(data.metrics, data.is_regression)
+    return regression_scores if data.is_regression else classification_scores
 
 
 def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
@@ -186,14 +201,15 @@ def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
 
 def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:
     settings, data = plan.settings, plan.data
+    sets = {"train": data.train, "dev": data.dev, **data.evaluations}
     return records.RunRecord.begin(
         name=plan.name,
         method=records.MethodInfo(name=method.name, settings={**method.options(), "site": settings.site}),
         task=records.TaskInfo(
             name=data.name,
             fingerprint=data.fingerprint(),
-            sizes={"train": len(data.train), "dev": len(data.dev)},
-            details={"labels": list(data.labels) if data.labels is not None else None},
+            sizes={name: len(examples) for name, examples in sets.items()},
+            details={"labels": list(data.labels) if data.labels is not None else None, **data.details},
         ),
         model=records.ModelInfo(name=settings.model, parameters=sum(p.numel() for p in job.model.parameters())),
         training=records.TrainingInfo(
@@ -202,7 +218,11 @@ def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:
             learning_rate=settings.peak_learning_rate,
             precision=settings.precision,
             seed=plan.seed,
-            more={name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
+            more={
+                **{name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
+                "encoder_dropout": settings.encoder_dropout,
+                "head_dropout": settings.head_dropout,
+            },
         ),
         device=device_name(),
     )

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
-from advreg.methods.presets import Preset
+from advreg.methods.presets import Preset, training_preset
+from advreg.recipes.understanding import TASKS
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -53,15 +54,23 @@ def setting(default: Any, help: str) -> Any:
 class TrainSettings:
     """Everything that decides what ``advreg train`` computes."""
 
-    task: str = setting(DOCSTRINGS, "docstrings (the built-in task), or files (--train and --dev)")
+    task: str = setting(
+        DOCSTRINGS, f"docstrings (the built-in task), files (--train and --dev), or one of {', '.join(TASKS)}"
+    )
+    data: str | None = setting(
+        None,
+        "folder with TASK/SPLIT.jsonl.gz of the named tasks; without it ADVREG_DATA, else the Hugging Face hub",
+    )
     train: str | None = setting(None, "training samples: a csv, tsv, jsonl or parquet file")
     dev: str | None = setting(None, "samples to evaluate on; without it a tenth of the training file is held out")
     text_column: str | None = setting(None, "column of the text; guessed if not given")
     pair_column: str | None = setting(None, "column of the second text of a pair; guessed if not given")
     label_column: str | None = setting(None, "column of the label; guessed if not given")
-    model: str = setting("small", "small (two layers, from scratch), a folder, or a name on the Hugging Face hub")
+    model: str = setting("small", "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub")
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
-    preset: Preset | None = setting(None, "the paper's options for arch and smart")
+    preset: Preset | None = setting(
+        None, "the paper's options for arch and smart; understanding: of the training too; what is given wins"
+    )
     seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
     epochs: int = setting(12, "passes over the training data")
     batch_size: int = setting(32, "samples per step")
@@ -72,6 +81,7 @@ class TrainSettings:
         None, "tokens a text is cut to; 128 or what the model takes (small: 64, built-in task: 32)"
     )
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
+    head_dropout: float | None = setting(None, "dropout of the classification head, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
     output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
@@ -131,22 +141,27 @@ class TrainSettings:
                 raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if not (math.isfinite(self.peak_learning_rate) and self.peak_learning_rate > 0):
             raise SettingsError(f"learning_rate must be positive, got {self.learning_rate}")
-        for name in ("warmup", "encoder_dropout"):
+        for name in ("warmup", "encoder_dropout", "head_dropout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
 
     def _check_data(self) -> None:
-        if self.task not in (DOCSTRINGS, FILES):
-            raise SettingsError(f"task must be {DOCSTRINGS} or {FILES}, got '{self.task}'")
+        known = (DOCSTRINGS, FILES, *TASKS)
+        if self.task not in known:
+            raise SettingsError(f"task must be one of {', '.join(known)}, got '{self.task}'{suggest(self.task, known)}")
         if self.task == FILES and self.train is None:
             raise SettingsError("task 'files' needs a training file; give --train FILE")
-        if self.task == DOCSTRINGS and (self.train or self.dev):
-            raise SettingsError("the docstrings task brings its own data; leave --train and --dev out, or --task files")
+        if self.task != FILES and (self.train or self.dev):
+            raise SettingsError(
+                f"the {self.task} task brings its own data; leave --train and --dev out, or --task files"
+            )
+        if self.data is not None and self.task not in TASKS:
+            raise SettingsError(f"data is a folder of named tasks, but the task is {self.task}; give --task NAME too")
 
 
 def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any]) -> TrainSettings:
-    """Defaults, then the TOML file, then the flags; a later one wins.
+    """Defaults, then the preset's training settings, then the TOML file, then the flags; a later one wins.
 
     The file holds the settings by name; a table named like a method (``[arch]``) holds its options, and ``[training]``
     any fields of TrainingArguments.
@@ -167,6 +182,8 @@ def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping
     typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
     if typed.get("train") and "task" not in typed:
         typed["task"] = FILES
+    if typed.get("preset") is not None:
+        typed = {**training_preset(typed["preset"], typed.get("task", DOCSTRINGS)), **typed}
     loose = {name: value for name, value in flags.items() if name not in _names()}
     for method, given in options_for(typed.get("methods", TrainSettings.methods), loose).items():
         options[method] = {**options.get(method, {}), **given}

@@ -1,7 +1,7 @@
 """Labelled texts, held as plain values: what every text recipe trains on and is measured on.
 
-A loader (`tables`, `docstrings`) hands its examples to `make_text_data`, which checks them once and says what is
-wrong in terms of the file and row the user can open; everything downstream may rely on the result.
+A loader (`tables`, `docstrings`, `understanding`) hands its examples to `make_text_data`, which checks them once and
+says what is wrong in terms of the file and row the user can open; everything downstream may rely on the result.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 class DataError(ValueError):
@@ -32,12 +33,25 @@ class TextData:
     """A training and a development split; `labels` names the classes, and None means regression.
 
     Build one with `make_text_data`, which checks it.
+
+    Args:
+        name: of the data set.
+        train, dev: what to train on, and what a run is judged by.
+        labels: names of the classes, or None for regression.
+        evaluations: further sets to evaluate on, by name.
+        metrics: names of the scores (see `metrics.METRICS`); empty: the usual ones of the kind of task.
+        notes: what a user should be told of the data.
+        details: what the record should say of the data.
     """
 
     name: str
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     labels: tuple[str, ...] | None
+    evaluations: Mapping[str, tuple[Example, ...]] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_regression(self) -> bool:
@@ -55,8 +69,10 @@ class TextData:
         return self.train[0].pair is not None
 
     def fingerprint(self) -> str:
-        """SHA-256 of all examples in order and the class names; the data set's name is left out."""
-        content = {"dev": _plain(self.dev), "labels": self.labels, "train": _plain(self.train)}
+        """SHA-256 of all examples in order and the class names; names of data set and scores are left out."""
+        content: dict[str, Any] = {"dev": _plain(self.dev), "labels": self.labels, "train": _plain(self.train)}
+        if self.evaluations:  # else left out: fingerprints from before there were further sets still hold
+            content["evaluations"] = {name: _plain(examples) for name, examples in self.evaluations.items()}
         canonical = json.dumps(content, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
@@ -78,6 +94,34 @@ class TextData:
         chosen = dict.fromkeys(must + order)  # an ordered set: one of each class, then the others as they were drawn
         return replace(self, train=tuple(self.train[index] for index in sorted(list(chosen)[:train])))
 
+    def held_out(self, share: float, seed: int) -> TextData:
+        """A task within `train`, to tune on without a look at `dev`: `share` of each class becomes the new `dev`.
+
+        Both parts keep the order of `train`, depend on `seed` alone, and `train` keeps an example of every class.
+        The old `dev` and the further sets are left out.
+        """
+        if not 0 < share < 1:
+            raise DataError(f"share must be between 0 and 1, both excluded, got {share}")
+        groups: dict[int | float | None, list[int]] = {}
+        for index, example in enumerate(self.train):
+            groups.setdefault(None if self.labels is None else example.label, []).append(index)
+        draw = random.Random(seed)
+        held: set[int] = set()
+        for _, group in sorted(groups.items(), key=lambda item: item[1][0]):
+            held |= set(draw.sample(group, min(round(share * len(group)), len(group) - 1)))
+        if not held:
+            raise DataError(
+                f"{self.name}: share must be large enough to hold an example out, got {share} of {len(self.train)} "
+                f"training examples in {len(groups)} groups; hold more out or add examples"
+            )
+        return replace(
+            self,
+            train=tuple(example for index, example in enumerate(self.train) if index not in held),
+            dev=tuple(self.train[index] for index in sorted(held)),
+            evaluations={},
+            details={**self.details, "held_out": {"share": share, "seed": seed, "of": len(self.train)}},
+        )
+
 
 def make_text_data(
     name: str,
@@ -85,36 +129,51 @@ def make_text_data(
     dev: Iterable[Example],
     labels: Sequence[str] | None,
     *,
+    evaluations: Mapping[str, Iterable[Example]] | None = None,
     train_source: str = "train",
     dev_source: str = "dev",
+    blank_texts: bool = False,
 ) -> TextData:
-    """Check the examples and hold them as a `TextData`; the sources are what errors call the two splits."""
-    data = TextData(name, tuple(train), tuple(dev), None if labels is None else tuple(labels))
+    """Check the examples and hold them as a `TextData`; the sources are what errors call the two splits.
+
+    Empty texts are an error unless `blank_texts` says that the data set is known to hold some.
+    """
+    further = {key: tuple(examples) for key, examples in (evaluations or {}).items()}
+    data = TextData(name, tuple(train), tuple(dev), None if labels is None else tuple(labels), further)
     _check_labels(data.labels, train_source)
-    for examples, source in ((data.train, train_source), (data.dev, dev_source)):
+    others = {dev_source: data.dev, **further}
+    for source, examples in ((train_source, data.train), *others.items()):
         if not examples:
             raise DataError(f"{source} must hold at least one example, got none; is the file empty?")
-        check_examples(examples, data.labels, source)
-    if data.has_pairs != (data.dev[0].pair is not None):
-        raise DataError(f"{train_source} and {dev_source} must both hold pairs or both single texts, got one of each")
+        check_examples(examples, data.labels, source, blank_texts=blank_texts)
+    for source, examples in others.items():
+        if data.has_pairs != (examples[0].pair is not None):
+            raise DataError(f"{train_source} and {source} must both hold pairs or both single texts, got one of each")
+        if data.labels is not None:
+            _check_classes(data.train, examples, data.labels, train_source, source)
     if data.labels is not None:
-        _check_dev_classes(data, data.labels, train_source, dev_source)
         return data
-    return replace(data, train=_scored(data.train), dev=_scored(data.dev))
+    scored = {key: _scored(examples) for key, examples in further.items()}
+    return replace(data, train=_scored(data.train), dev=_scored(data.dev), evaluations=scored)
 
 
 def check_examples(
-    examples: Sequence[Example], labels: Sequence[str] | None, source: str, rows: Sequence[int] | None = None
+    examples: Sequence[Example],
+    labels: Sequence[str] | None,
+    source: str,
+    rows: Sequence[int] | None = None,
+    *,
+    blank_texts: bool = False,
 ) -> None:
     """Raise `DataError` at the first example that cannot be used; `rows` are their row numbers in `source`."""
     numbers = range(1, len(examples) + 1) if rows is None else rows
     for row, example in zip(numbers, examples, strict=True):
         place = f"{source}, row {row}"
-        _check_text(example.text, "text", place)
         if (example.pair is None) != (examples[0].pair is None):
             raise DataError(f"{place}: pair must be given in every row or in none; fill it in or drop the row")
-        if example.pair is not None:
-            _check_text(example.pair, "pair", place)
+        for what, text in (("text", example.text), ("pair", example.pair)):
+            if text is not None and not blank_texts:
+                _check_text(text, what, place)
         _check_label(example.label, labels, place)
 
 
@@ -143,12 +202,14 @@ def _check_labels(labels: tuple[str, ...] | None, source: str) -> None:
         raise DataError(f"{source}: labels must be different names, got {list(labels)}; rename or merge the classes")
 
 
-def _check_dev_classes(data: TextData, labels: Sequence[str], train_source: str, dev_source: str) -> None:
-    known = {example.label for example in data.train}
-    for row, example in enumerate(data.dev, start=1):
+def _check_classes(
+    train: Sequence[Example], others: Sequence[Example], labels: Sequence[str], train_source: str, source: str
+) -> None:
+    known = {example.label for example in train}
+    for row, example in enumerate(others, start=1):
         if example.label not in known:
             raise DataError(
-                f"{dev_source}: every class must occur in {train_source}, got {labels[int(example.label)]!r} "
+                f"{source}: every class must occur in {train_source}, got {labels[int(example.label)]!r} "
                 f"(example {row}), which does not; drop its rows or add training examples of it"
             )
 

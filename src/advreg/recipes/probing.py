@@ -1,0 +1,239 @@
+"""Probing: how good are an encoder's representations? It is frozen, and only a head is fitted on other tasks.
+
+The paper fine-tunes an encoder on SST-2 by each method, then fits heads on other tasks with ten seeds (its figure
+"Probing experiments"). The representations are computed once; fitting a head on them takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from advreg import record as records
+from advreg.core.checks import check_positive, check_share, check_whole
+from advreg.core.progress import Progress, counting
+from advreg.hf.data import Limits
+from advreg.hf.encode import encode, longest_input, padding_collator
+from advreg.hf.features import frozen_features
+from advreg.hf.models import load_any, load_tokenizer
+from advreg.recipes.metrics import scorer
+from advreg.recipes.textdata import Example, TextData
+from advreg.recipes.understanding import find_task, load_task, main_score
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What is probed, and how heads are fitted.
+
+    Args:
+        encoders: folders of runs (with a record and a model), folders of models, or names of models.
+        tasks: names of tasks; see :data:`advreg.recipes.understanding.TASKS`.
+        data: the folder of the data; the hub without it.
+        seeds: heads per encoder and task.
+        epochs, batch_size, learning_rate, dropout: of fitting a head.
+        max_length: tokens a text is cut to.
+    """
+
+    encoders: tuple[str, ...]
+    tasks: tuple[str, ...]
+    data: str | None = None
+    seeds: int = 10
+    epochs: int = 10
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    dropout: float = 0.1
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("encoders", "tasks"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must name at least one, got none")
+        for task in self.tasks:
+            find_task(task)
+        for name in ("seeds", "epochs", "batch_size"):
+            check_whole(name, getattr(self, name), least=1)
+        names = [short_name(encoder) for encoder in self.encoders]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"encoders must have names of their own, got '{name}' {names.count(name)} times")
+        check_positive("learning_rate", self.learning_rate)
+        check_share("dropout", self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """Heads of all seeds for one encoder and one task.
+
+    Args:
+        encoder: its short name.
+        label: what its violin is called: the method it was trained with, or its name.
+        trained_on: the task it was trained on, if its record tells.
+        task: what the heads were fitted for.
+        scores: the task's one number of each seed, in percent.
+        metrics: all metrics of each seed.
+    """
+
+    encoder: str
+    label: str
+    trained_on: str | None
+    task: str
+    scores: list[float]
+    metrics: list[dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRecord:
+    """A probing experiment as it is written."""
+
+    schema: int = SCHEMA
+    kind: Literal["probe"] = "probe"
+    settings: dict[str, Any]
+    commit: str | None
+    environment: dict[str, Any]
+    started: str
+    finished: str
+    results: list[ProbeResult] = field(default_factory=list)
+
+
+def probe(
+    settings: ProbeSettings,
+    progress: Progress | None = None,
+    keep: Callable[[list[ProbeResult]], None] = lambda _: None,
+    done: Sequence[ProbeResult] = (),
+) -> list[ProbeResult]:
+    """Fit heads for every encoder and task.
+
+    Args:
+        settings: which.
+        progress: told how far the encoding of the texts is.
+        keep: given all results after each encoder and task.
+        done: results of an earlier call, which are not computed again.
+    """
+    found = list(done)
+    have = {(result.encoder, result.task) for result in done}  # by their short names
+    data = {task: load_task(task, None if settings.data is None else Path(settings.data)) for task in settings.tasks}
+    for encoder in settings.encoders:
+        missing = [task for task in settings.tasks if (short_name(encoder), task) not in have]
+        if not missing:
+            continue
+        frozen = Frozen.load(encoder, settings.max_length)
+        for task in missing:
+            found.append(_probe_one(frozen, task, data[task], settings, progress))
+            keep(found)
+    return found
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """An encoder that is no longer trained, and what is known of its training."""
+
+    name: str
+    label: str
+    trained_on: str | None
+    model: Any
+    tokenizer: Any
+    longest: int
+
+    @classmethod
+    def load(cls, name: str, max_length: int | None) -> Frozen:
+        """From the folder of a run, the folder of a model, or by a model's name."""
+        run, label, trained_on, folder = Path(name), name, None, name
+        if (run / "record.json").is_file() and (run / "model").is_dir():
+            about = records.load(run / "record.json")
+            label, trained_on, folder = about.method.name, about.task.name, str(run / "model")
+        model = load_any(folder)
+        tokenizer = load_tokenizer(folder, [], 0)
+        if torch.cuda.is_available():
+            model = model.to("cuda")
+        longest = longest_input(tokenizer, Limits.of(model).positions, max_length)
+        return cls(name, label, trained_on, model, tokenizer, longest)
+
+    def encode(self, examples: Sequence[Example], progress: Progress | None, what: str) -> tuple[Tensor, Tensor]:
+        """Representations (n, d) and labels (n,)."""
+        pairs = [example.pair or "" for example in examples] if examples[0].pair is not None else None
+        labels = [example.label for example in examples]
+        samples = encode(self.tokenizer, [example.text for example in examples], pairs, labels, self.longest).samples
+        advance = counting(progress, what, len(samples))
+        vectors = frozen_features(self.model, samples, padding_collator(self.tokenizer), advance=advance)
+        return vectors, torch.tensor(labels)
+
+
+def _probe_one(
+    frozen: Frozen, task: str, data: TextData, settings: ProbeSettings, progress: Progress | None
+) -> ProbeResult:
+    train = frozen.encode(data.train, progress, f"{frozen.label}: {task}, training texts")
+    sets = {"": data.dev, **{f"{name}_": examples for name, examples in data.evaluations.items()}}
+    coded = {
+        prefix: frozen.encode(part, progress, f"{frozen.label}: {task}, dev texts") for prefix, part in sets.items()
+    }
+    outputs = 1 if data.labels is None else len(data.labels)
+    score = scorer(data.metrics, data.is_regression)
+    metrics = []
+    for seed in range(settings.seeds):
+        head = fit_head(*train, outputs, seed, settings)
+        found: dict[str, float] = {}
+        for prefix, (vectors, labels) in coded.items():
+            with torch.no_grad():
+                predicted = head(vectors).numpy()
+            found |= {f"{prefix}{name}": value for name, value in score(predicted, labels.numpy()).items()}
+        metrics.append(found)
+        if progress is not None:
+            progress(f"{frozen.label}: {task}, heads", seed + 1, settings.seeds)
+    return ProbeResult(
+        encoder=short_name(frozen.name),
+        label=frozen.label,
+        trained_on=frozen.trained_on,
+        task=task,
+        scores=[main_score(task, one) for one in metrics],
+        metrics=metrics,
+    )
+
+
+def short_name(encoder: str) -> str:
+    """A folder by its last two parts, which records may hold; a model's name as it is.
+
+    Example:
+        >>> short_name("/home/somebody/runs/sst2/arch-seed0"), short_name("bert-base-uncased")
+        ('sst2/arch-seed0', 'bert-base-uncased')
+    """
+    return "/".join(Path(encoder).parts[-2:])
+
+
+def fit_head(vectors: Tensor, labels: Tensor, outputs: int, seed: int, settings: ProbeSettings) -> nn.Linear:
+    """A linear head on frozen representations: cross-entropy, or squared error where the labels are scores.
+
+    AdamW with a learning rate that falls to zero; the seed decides initial weights, order and dropout, and torch's own
+    generator is left as it was.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        head = nn.Linear(vectors.shape[1], outputs)
+    with torch.no_grad():
+        head.weight.copy_(0.02 * torch.randn(head.weight.shape, generator=generator))
+        head.bias.zero_()
+    optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate)
+    steps = settings.epochs * -(-len(vectors) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+    for _ in range(settings.epochs):
+        for chosen in torch.split(torch.randperm(len(vectors), generator=generator), settings.batch_size):
+            kept = torch.rand(len(chosen), vectors.shape[1], generator=generator) >= settings.dropout
+            outputs_now = head(vectors[chosen] * kept / (1 - settings.dropout))
+            optimizer.zero_grad()
+            head_loss(outputs_now, labels[chosen]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    return head
+
+
+def head_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    if labels.is_floating_point():
+        return F.mse_loss(outputs[:, 0], labels)
+    return F.cross_entropy(outputs, labels)

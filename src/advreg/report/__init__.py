@@ -1,0 +1,1 @@
+"""Tables and pictures, drawn from records alone."""
