@@ -80,6 +80,63 @@ def train(
 
 
 @app.command()
+@with_flags
+def compare(
+    *,
+    task: Annotated[
+        list[str] | None, typer.Option(help="tasks, as for train; several: a,b", show_default="docstrings")
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--methods", help="methods: a,b", show_default="standard,arch")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(help="candidates tried per method and task; 0: use settings as they are", show_default="4"),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
+    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="method that the others are compared with", show_default="arch")
+    ] = None,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/compare-TASKS-MODEL")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="train nothing: print the tables of this folder, from its records")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="gradient norms, as .svg, .png or .pdf (extra: plot)")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any of the settings, and [grid]: what is tuned")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")] = None,
+    **flags: Any,
+) -> None:
+    """Compare methods on equal terms: tasks × methods × seeds, each method tuned with the same budget.
+
+    Candidates from a grid are trained on a part of the training data and chosen on the rest, never on dev; what is
+    given as a flag is not tuned. The same command goes on with a comparison that was stopped.
+    """
+    from advreg.cli.compare import run_comparison, show_table
+
+    if table is not None:
+        show_table(table, picture, console)
+        return
+    from advreg.recipes.compare_settings import read_compare
+
+    several = {"task": task, "methods": methods, "seeds": seeds, "output": output}
+    given = {name: value for name, value in {**flags, **several}.items() if value not in (None, [])}
+    own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
+    settings = read_compare(config, given, parse_assignments(set_ or []), **own)
+    raise typer.Exit(run_comparison(settings, jobs, devices, picture, console))
+
+
+@app.command()
 def doctor(
     model: Annotated[str, typer.Argument(help="a folder, or a name on the Hugging Face hub")],
     site: Annotated[str, typer.Option(help="where δ is added: tokens, block, or a module's name")] = "tokens",
@@ -175,3 +232,44 @@ def bench(
         seed=seed,
     )
     raise typer.Exit(measure(settings, out, picture, commit, console))
+
+
+@app.command()
+def probe(
+    encoders: Annotated[
+        list[str] | None, typer.Argument(help="runs of `advreg train` or `compare`, folders of models, or hub names")
+    ] = None,
+    *,
+    task: Annotated[list[str] | None, typer.Option(help="fit heads for this task; may be repeated")] = None,
+    data: Annotated[str | None, typer.Option(help="folder of the data; without it the hub (or ADVREG_DATA)")] = None,
+    seeds: Annotated[int, typer.Option(help="heads for each encoder and task")] = 10,
+    epochs: Annotated[int, typer.Option(help="passes over the training texts of a head")] = 10,
+    batch_size: Annotated[int, typer.Option(help="texts per step of a head")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="peak learning rate of a head")] = 1e-3,
+    dropout: Annotated[float, typer.Option(help="dropout before the head")] = 0.1,
+    max_length: Annotated[int | None, typer.Option(help="tokens a text is cut to")] = None,
+    out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
+    picture: Annotated[Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the record")] = False,
+    from_: Annotated[Path | None, typer.Option("--from", help="fit nothing: print and draw this record")] = None,
+    commit: Annotated[str | None, typer.Option(help="of the code, where it is not a git checkout")] = None,
+) -> None:
+    """Freeze encoders and fit only a head on other tasks: how good are their representations?"""
+    from advreg.cli.probe import redraw, run_probe
+    from advreg.recipes.probing import ProbeSettings
+
+    if from_ is not None:
+        redraw(from_, picture, console)
+        return
+    settings = ProbeSettings(
+        encoders=tuple(encoders or ()),
+        tasks=tuple(task or ()),
+        data=data,
+        seeds=seeds,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        dropout=dropout,
+        max_length=max_length,
+    )
+    run_probe(settings, out, picture, commit, resume, console)

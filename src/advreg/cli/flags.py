@@ -20,9 +20,11 @@ _NO_FLAG = ("options", "training")  # tables of a config file
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command(config, set, resume, **values)`` a flag for each setting and each option of a method."""
+    """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a method."""
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    parameters = [*setting_flags(), *own, *option_flags()]
+    named = {parameter.name for parameter in own}
+    settings = [parameter for parameter in setting_flags() if parameter.name not in named]
+    parameters = [*settings, *own, *option_flags()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command

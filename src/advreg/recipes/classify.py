@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +18,12 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
+from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
 from advreg.recipes.understanding import TASKS, load_task
 
-PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 _LOGS_PER_RUN, _EVALUATIONS_PER_RUN = 50, 4
 
 Notice = Callable[[str], None]
@@ -97,7 +95,7 @@ def choose_folder(settings: TrainSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
     if settings.output is not None:
         folder = Path(settings.output)
-        if _has_runs(folder) and not resume:
+        if has_runs(folder) and not resume:
             raise SettingsError(
                 f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
             )
@@ -112,12 +110,12 @@ def choose_folder(settings: TrainSettings, resume: bool) -> Path:
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
     """Carry a plan out, or read its record if it was finished before."""
-    if resume and (done := _finished(plan)) is not None:
+    if resume and (done := finished(plan.name, plan.folder, plan.facts())) is not None:
         notice(f"{plan.name}: finished before, not repeated")
         return done
     method = plan.settings.method(plan.method_name)
     job = prepare(plan, method, notice)
-    _agree(plan, resume)
+    agree(plan.name, plan.folder, plan.facts(), resume)
     record = begin_record(plan, method, job)
     try:
         result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
@@ -238,38 +236,6 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
     )
 
 
-def _finished(plan: Plan) -> records.RunRecord | None:
-    path = plan.folder / RECORD_FILE
-    if not path.is_file():
-        return None
-    record = records.load(path)
-    _agree(plan, resume=True)
-    return record if record.outcome.status == "finished" else None
-
-
-def _agree(plan: Plan, resume: bool) -> None:
-    """Keep the plan beside the run, and refuse to go on with a run of another plan."""
-    path, mine = plan.folder / PLAN_FILE, json.loads(json.dumps(plan.facts()))
-    if resume and path.is_file():
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name in mine if saved.get(name) != mine[name]]
-        if changed:
-            told = "; ".join(f"{name} was {saved.get(name)}, is {mine[name]}" for name in changed)
-            raise SettingsError(
-                f"{plan.name} cannot go on, because what it was started with changed: {told}. Resume with the same "
-                "data and settings, or choose another --output"
-            )
-        return
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
-    os.replace(fresh, path)
-
-
-def _has_runs(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))
-
-
 def _taken(parent: Path, stem: str) -> dict[int, Path]:
     """Folders with runs by their numbers; there are gaps where some were deleted."""
     numbered = {1: parent / stem}
@@ -277,4 +243,4 @@ def _taken(parent: Path, stem: str) -> dict[int, Path]:
         number = folder.name.removeprefix(f"{stem}-")
         if number.isdecimal():
             numbered[int(number)] = folder
-    return {number: folder for number, folder in numbered.items() if _has_runs(folder)}
+    return {number: folder for number, folder in numbered.items() if has_runs(folder)}

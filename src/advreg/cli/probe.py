@@ -1,0 +1,105 @@
+"""``advreg probe``: fits heads on frozen encoders, prints the table, writes the record and the picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from advreg.drawing import check_drawable
+from advreg.hf.progress import progress_bar
+from advreg.hf.run import device_name, quiet_libraries
+from advreg.recipes.probing import ProbeRecord, ProbeResult, ProbeSettings, probe
+from advreg.record import capture_environment, load_as, now, save_as
+from advreg.report.violins import draw_violins
+
+
+def run_probe(
+    settings: ProbeSettings, out: Path, picture: Path | None, commit: str | None, resume: bool, console: Console
+) -> None:
+    """Probe, keeping what is done after every encoder and task."""
+    if picture is not None:
+        check_drawable(picture)
+    done = _done(out, settings, resume)
+    quiet_libraries()
+    environment, started = capture_environment(device_name()), now()
+    found = environment["git"]
+
+    def save(results: list[ProbeResult]) -> None:
+        record = ProbeRecord(
+            settings=dataclasses.asdict(settings),
+            commit=commit or (found and found["commit"]),
+            environment=environment,
+            started=started,
+            finished=now(),
+            results=results,
+        )
+        save_as(out, record)
+
+    with progress_bar() as progress:
+        results = probe(settings, progress, save, done)
+    console.print(scores_table(results))
+    console.print(f"record: {out}", highlight=False, soft_wrap=True)
+    if picture is not None:
+        draw(results, picture)
+        console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def redraw(path: Path, picture: Path | None, console: Console) -> None:
+    """Print and draw a record that is there."""
+    record = load_as(path, ProbeRecord)
+    console.print(scores_table(record.results))
+    if picture is not None:
+        draw(record.results, picture)
+
+
+def draw(results: list[ProbeResult], picture: Path) -> None:
+    sources = {result.trained_on for result in results if result.trained_on is not None}
+    title = f"frozen after training on {', '.join(sorted(sources))}" if sources else ""
+    draw_violins(by_task(results), picture, title)
+
+
+def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:
+    """Task → label → all scores; encoders of one label (seeds of one method) are taken together."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        found.setdefault(result.task, {}).setdefault(result.label, []).extend(result.scores)
+    return found
+
+
+def scores_table(results: list[ProbeResult]) -> Table:
+    """Mean ± standard deviation of each encoder's heads on each task."""
+    scores = by_task(results)
+    labels = list(dict.fromkeys(result.label for result in results))
+    table = Table("encoder", *scores, title="frozen encoder, fitted head: score in percent", box=box.SIMPLE_HEAD)
+    best = {task: max(map(statistics.fmean, methods.values())) for task, methods in scores.items()}
+    for label in labels:
+        table.add_row(label, *(_cell(methods.get(label), best[task]) for task, methods in scores.items()))
+    return table
+
+
+def _cell(values: list[float] | None, best: float) -> str:
+    if values is None:
+        return "–"
+    mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    text = f"{mean:.1f} ± {spread:.1f}"
+    return f"[bold]{text}[/bold]" if mean == best else text
+
+
+def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]:
+    """What an earlier call left, if it is to be gone on with and was asked the same."""
+    if not out.exists():
+        return []
+    if not resume:
+        raise ValueError(f"out '{out}' exists already; add --resume to go on with it, or choose another name")
+    record = load_as(out, ProbeRecord)
+    asked, before = dataclasses.asdict(settings), record.settings
+    changed = [name for name in asked if name not in ("encoders", "tasks", "data") and asked[name] != before.get(name)]
+    if changed:
+        told = ", ".join(f"{name} was {before.get(name)}, is {asked[name]}" for name in changed)
+        raise ValueError(f"out '{out}' was made with other settings: {told}; choose another name")
+    return list(record.results)

@@ -1,0 +1,146 @@
+"""What a comparison did, as one JSON file beside its runs' records; without torch, so that reports can read it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from advreg.record import RecordError, load_as, save_as
+
+SCHEMA = 1
+COMPARE_FILE = "compare.json"
+
+Status = Literal["running", "finished", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedTask:
+    """A task.
+
+    Args:
+        name: as it was asked for.
+        title: name of its data.
+        main_metrics: those whose mean is its one number.
+        fingerprint: of its data.
+        sizes, tuning_sizes: samples to train and evaluate on, in the runs and in the tuning.
+        settings: what all its runs share, but for what was tuned.
+    """
+
+    name: str
+    title: str
+    main_metrics: list[str]
+    fingerprint: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    tuning_sizes: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Settings that were tried on held-out training data.
+
+    Args:
+        settings: what the grid set: common settings and options of the method.
+        seed: of its one run.
+        folder: of the run, within the comparison's.
+        score: the task's main score there, in percent; null if it failed or is still to come.
+        error: why it failed.
+        seconds: its training took.
+    """
+
+    settings: dict[str, Any]
+    seed: int
+    folder: str
+    score: float | None = None
+    error: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The tuning of one method on one task.
+
+    Args:
+        task, method: of which.
+        grid_size: points of the method's whole grid.
+        candidates: those tried, in their order; none: no tuning.
+        chosen: place of the best among them; null: not decided yet, no tuning, or none could be trained.
+    """
+
+    task: str
+    method: str
+    grid_size: int
+    candidates: list[Candidate]
+    chosen: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """A run with the chosen settings; ``error`` is why it has no finished record."""
+
+    task: str
+    method: str
+    seed: int
+    folder: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRecord:
+    """One comparison.
+
+    Args:
+        schema: version of this layout.
+        kind: tells it from other records.
+        status: was it carried out to its end?
+        settings: the methods, the seeds and the model.
+        grid: the values tuned over: ``common``, and each method's own under its name.
+        search: how candidates were drawn and judged.
+        reference: the method that the others are compared with.
+        tasks, choices, runs: what was done.
+        notes: what a reader must know to judge it, such as unequal numbers of candidates.
+        environment: versions, commit, machine and arguments, as :func:`advreg.record.capture_environment` gives them.
+        started, finished: times in UTC; ``finished`` is that of the last change.
+    """
+
+    schema: int = SCHEMA
+    kind: Literal["compare"] = "compare"
+    status: Status
+    settings: dict[str, Any]
+    grid: dict[str, dict[str, list[Any]]]
+    search: dict[str, Any]
+    reference: str
+    tasks: list[ComparedTask]
+    choices: list[Choice]
+    runs: list[ComparedRun]
+    notes: list[str]
+    environment: dict[str, Any]
+    started: str
+    finished: str
+
+    def save(self, folder: Path) -> None:
+        save_as(folder / COMPARE_FILE, self)
+
+
+def load(folder: Path) -> CompareRecord:
+    """Read a comparison's file; :class:`~advreg.record.RecordError` for anything but a whole, unedited one."""
+    path = folder / COMPARE_FILE
+    if not path.is_file():
+        raise RecordError("is not there", "give the --output folder of an `advreg compare`", path=path)
+    return load_as(path, CompareRecord)
+
+
+def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -> float | None:
+    """The mean of the main metrics that were taken, in percent; ``None`` if one is not a number, or none is there.
+
+    Example:
+        >>> score_of({"accuracy": 0.84, "f1": 0.89, "loss": 0.3}, ["accuracy", "f1"])
+        86.5
+    """
+    values = [metrics[name] for name in main_metrics if name in metrics]
+    numbers = [value for value in values if value is not None and math.isfinite(value)]
+    return 100 * statistics.fmean(numbers) if numbers and len(numbers) == len(values) else None

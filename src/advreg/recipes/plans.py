@@ -1,0 +1,54 @@
+"""What a run was started with, kept beside it, so that a resumed run is the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from advreg import record as records
+from advreg.recipes.settings import SettingsError
+
+PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
+
+
+def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> None:
+    """Keep the facts beside the run, and refuse to go on with a run that was started with others.
+
+    Args:
+        name, folder: of the run.
+        facts: what a resumed run must agree on with the run it goes on with; plain values.
+        resume: is the run to go on?
+    """
+    path, mine = folder / PLAN_FILE, json.loads(json.dumps(facts))
+    if resume and path.is_file():
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
+        if changed:
+            told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
+            raise SettingsError(
+                f"{name} cannot go on, because what it was started with changed: {told}. Resume with the same data and "
+                "settings, or choose another --output"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRecord | None:
+    """The record of a run of these facts that was finished before."""
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        return None
+    record = records.load(path)
+    agree(name, folder, facts, resume=True)
+    return record if record.outcome.status == "finished" else None
+
+
+def has_runs(folder: Path) -> bool:
+    """Does the folder hold runs?"""
+    return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))

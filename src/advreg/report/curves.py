@@ -1,0 +1,133 @@
+"""The gradient's norm over training, by method: the picture behind "caching reduces gradient norm variance"."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
+from advreg.record import RunRecord
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's norms: at each place of training the mean and the extremes over seeds, and each seed's variance."""
+
+    method: str
+    places: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    variances: Sequence[float]
+
+
+def curve(method: str, runs: Iterable[RunRecord], axis: str = "step") -> Curve | None:
+    """The curve of a method's runs with several seeds; ``None`` if no gradient was logged.
+
+    Args:
+        method: its name.
+        runs: their records.
+        axis: ``"step"`` or ``"epoch"``.
+    """
+    lines = [_norms(run, axis) for run in runs]
+    lines = [line for line in lines if line]
+    if not lines:
+        return None
+    shared = sorted(set.intersection(*(set(line) for line in lines)))
+    columns = [[line[place] for line in lines] for place in shared]
+    return Curve(
+        method=method,
+        places=shared,
+        mean=[statistics.fmean(column) for column in columns],
+        low=[min(column) for column in columns],
+        high=[max(column) for column in columns],
+        variances=[statistics.variance(line.values()) for line in lines if len(line) > 1],
+    )
+
+
+def _norms(run: RunRecord, axis: str) -> dict[float, float]:
+    """Norm by step or epoch, of every log line that has one."""
+    lines = [line for line in run.outcome.history if line.get("grad_norm") is not None and axis in line]
+    return {float(line[axis]): float(line["grad_norm"]) for line in lines}
+
+
+def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, titles: Mapping[str, str]) -> None:
+    """For each task a row: the norm over training by method, and its variance.
+
+    Args:
+        runs: records by task, method and seed.
+        path: .svg, .png or .pdf.
+        titles: names of the tasks.
+    """
+    check_drawable(path)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [(titles.get(task, task), *_curves(runs, task)) for task in dict.fromkeys(key[0] for key in runs)]
+    rows = [row for row in rows if row[1]]
+    if not rows:
+        raise PictureError("picture has nothing to show: no finished run has logged a gradient norm")
+    with matplotlib.rc_context({"svg.hashsalt": "advreg", "font.size": 9}):
+        figure = Figure(figsize=(8.4, 0.7 + 2.5 * len(rows)), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(rows), 2, squeeze=False, width_ratios=[2.6, 1])
+        for (left, right), (title, curves, axis) in zip(axes, rows, strict=True):
+            _draw_curves(left, title, curves, axis)
+            _draw_variances(right, curves)
+        handles, labels = _legend(axes[:, 0])
+        figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        figure.savefig(path, dpi=160, metadata=metadata)
+
+
+def _curves(runs: Mapping[tuple[str, str, int], RunRecord], task: str) -> tuple[list[Curve], str]:
+    """The methods' curves over steps; over epochs where their batch sizes, and so their numbers of steps, differ."""
+    by_method: dict[str, list[RunRecord]] = {}
+    for (name, method, _), run in runs.items():
+        if name == task:
+            by_method.setdefault(method, []).append(run)
+    steps = {run.outcome.timing.get("steps") for mine in by_method.values() for run in mine}
+    axis = "step" if len(steps) == 1 else "epoch"
+    found = [curve(method, mine, axis) for method, mine in by_method.items()]
+    return [each for each in found if each is not None and each.places], axis
+
+
+def _draw_curves(axes: Any, title: str, curves: Sequence[Curve], axis: str) -> None:
+    for each in curves:
+        colour = COLOURS.get(each.method, OTHERS)
+        axes.plot(each.places, each.mean, color=colour, linewidth=1.3, label=each.method)
+        axes.fill_between(each.places, each.low, each.high, color=colour, alpha=0.18, linewidth=0)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_xlabel(axis)
+    axes.set_ylabel("gradient norm;\nmean, range over seeds", fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_variances(axes: Any, curves: Sequence[Curve]) -> None:
+    for place, each in enumerate(curves):
+        if each.variances:
+            colour = COLOURS.get(each.method, OTHERS)
+            axes.bar(
+                place, statistics.fmean(each.variances), width=0.66, color=colour, edgecolor="black", linewidth=0.4
+            )
+            axes.plot([place] * len(each.variances), each.variances, "k.", markersize=3)
+    axes.set_xticks(range(len(curves)), [each.method for each in curves], rotation=30, ha="right")
+    axes.set_ylabel("variance over training;\ndots: seeds", fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(axes: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """One entry for each method, whichever of the rows have it."""
+    found: dict[str, Any] = {}
+    for each in axes:
+        handles, labels = each.get_legend_handles_labels()
+        for handle, label in zip(handles, labels, strict=True):
+            found.setdefault(label, handle)
+    return list(found.values()), list(found)

@@ -1,0 +1,293 @@
+"""A comparison's numbers as tables: for the terminal, for a Markdown page, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from advreg.report.compare import STANDARD, Cell, Difference, Results
+from advreg.report.student import Spread
+
+_METHODS = {
+    "standard": "Standard",
+    "freeat": "FreeAT",
+    "freelb": "FreeLB",
+    "smart": "SMART",
+    "r3f": "R3F",
+    "arch": "ARCH",
+}
+_TASKS = {
+    **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
+    **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
+    **{"anli_r3": "ANLI R3", "mr": "MR"},
+}
+_NOTHING = "–"
+_REASON_LENGTH = 160
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table, as text: a caption, a header, rows, and which cells (row, column) are bold."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = field(default_factory=frozenset)
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """All tables that have something to show."""
+    return [sheet for sheet in (_scores(results), _metrics(results), _differences(results), _costs(results)) if sheet]
+
+
+def _scores(results: Results) -> Sheet:
+    seeds = len({entry.seed for entry in results.record.runs})
+    over = "one seed" if seeds == 1 else f"mean ± sd over {seeds} seeds"
+    columns = [[results.cells[task, method].main for method in results.methods] for task in results.tasks]
+    header = ["", *(_task_name(results, task) for task in results.tasks)]
+    asked = [[results.cells[task, method].asked for method in results.methods] for task in results.tasks]
+    if len(results.tasks) > 1:
+        columns.append([results.averages[method] for method in results.methods])
+        asked.append([seeds for _ in results.methods])
+        header.append("Average")
+    shown = [[_spread(*pair) for pair in zip(*column, strict=True)] for column in zip(columns, asked, strict=True)]
+    bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in _best(column))
+    rows = [[_method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
+    caption = f"Score on dev in percent, {over}; {_about(results)}. The best are bold."
+    return Sheet(caption, header, rows, bold)
+
+
+def _metrics(results: Results) -> Sheet | None:
+    """Each metric by itself, where a task has more than the one its score is."""
+    entries = [
+        (task, name)
+        for task in results.tasks
+        for name in dict.fromkeys(name for method in results.methods for name in results.cells[task, method].metrics)
+    ]
+    if len(entries) == len(results.tasks):
+        return None
+    table = [[results.cells[task, method].metrics.get(name) for method in results.methods] for task, name in entries]
+    rows = [
+        [
+            f"{_task_name(results, task)}, {name}",
+            *(_spread(spread, spread.count if spread else 0) for spread in spreads),
+        ]
+        for (task, name), spreads in zip(entries, table, strict=True)
+    ]
+    bold = frozenset((row, column + 1) for row, spreads in enumerate(table) for column in _best(spreads))
+    return Sheet("Each metric, in percent.", ["", *map(_method_name, results.methods)], rows, bold)
+
+
+def _differences(results: Results) -> Sheet | None:
+    baselines = list(dict.fromkeys(difference.baseline for difference in results.differences))
+    if not baselines:
+        return None
+    columns: list[str | None] = [*results.tasks, *([None] if len(results.tasks) > 1 else [])]
+    by_place = {(difference.baseline, difference.task): difference for difference in results.differences}
+    counts = {entry.spread.count for entry in results.differences if entry.spread is not None}
+    rows = [
+        [_method_name(baseline), *(_difference(by_place[baseline, task], len(counts) > 1) for task in columns)]
+        for baseline in baselines
+    ]
+    if counts == {1}:
+        how = "n = 1: no interval"
+    else:
+        count = f"n = {counts.pop()}" if len(counts) == 1 else "n in brackets"
+        how = f"paired by seed, with the 95 % confidence interval of the mean (Student's t, {count})"
+    header = ["", *("Average" if task is None else _task_name(results, task) for task in columns)]
+    return Sheet(f"{_method_name(results.record.reference)} minus each method, in points; {how}.", header, rows)
+
+
+def _difference(difference: Difference, with_count: bool) -> str:
+    spread = difference.spread
+    if spread is None:
+        return _NOTHING
+    interval = spread.interval()
+    reach = "" if interval is None else f" [{_signed(interval[0])}, {_signed(interval[1])}]"
+    return f"{_signed(spread.mean)}{reach}" + (f" (n={spread.count})" if with_count else "")
+
+
+def _costs(results: Results) -> Sheet:
+    tuned = any(cost.candidates for cost in results.costs)
+    rows = []
+    for cost in results.costs:
+        row = [_method_name(cost.method), _number(cost.seconds, 1), _number(cost.relative, 2)]
+        if tuned:
+            row += [str(cost.candidates), _number(cost.tuning_seconds, 1), _number(cost.relative_with_tuning, 2)]
+        rows.append(row)
+    header = ["", "s per run", "× Standard"]
+    caption = "Time of training steps: per run, and relative to Standard's with the same task and seed"
+    if tuned:
+        header += ["candidates per task", "s of tuning", "× Standard with tuning"]
+        caption += "; with tuning: all that was trained for a method"
+    return Sheet(f"{caption}. Runs shared the machine.", header, rows)
+
+
+# ---- text
+
+
+def notes(results: Results) -> list[str]:
+    """What a reader must know beside the numbers: failures, and what is not on equal terms."""
+    found = list(results.record.notes)
+    if results.record.status != "finished":
+        found.append(f"the comparison is {results.record.status}: numbers are those of the runs that finished")
+    for failure in results.failures:
+        kind = "candidate failed, and counts as the worst" if failure.tuning else "no result"
+        reason = " ".join(failure.reason.split())
+        shown = reason if len(reason) <= _REASON_LENGTH else reason[: _REASON_LENGTH - 1] + "…"
+        found.append(f"{failure.name}: {kind}: {shown}")
+    return found
+
+
+def chosen(results: Results) -> list[str]:
+    """The settings that the tuning chose, a line for each task and method."""
+    lines = []
+    for choice in results.record.choices:
+        if choice.chosen is not None:
+            best = choice.candidates[choice.chosen]
+            settings = ", ".join(f"{name} {_value(value)}" for name, value in best.settings.items())
+            lines.append(
+                f"{choice.task}/{choice.method}: {settings} (held-out score {_number(best.score, 1)}, best of "
+                f"{len(choice.candidates)} of {choice.grid_size} points)"
+            )
+    return lines
+
+
+def to_markdown(results: Results) -> str:
+    """A part of a page: tables, what was chosen, and notes."""
+    parts = [f"{sheet.caption}\n\n{_markdown_table(sheet)}" for sheet in sheets(results)]
+    for title, lines in (("Chosen on held-out training data:", chosen(results)), ("Notes:", notes(results))):
+        if lines:
+            parts.append(f"{title}\n\n" + "\n".join(f"- {_escaped(line)}" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(sheet: Sheet) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(map(_escaped, cells))} |"
+
+    marked = [
+        [f"**{cell}**" if (row, column) in sheet.bold else cell for column, cell in enumerate(cells)]
+        for row, cells in enumerate(sheet.rows)
+    ]
+    rule = "|".join(["---", *("---:" for _ in sheet.header[1:])])
+    return "\n".join([line(sheet.header), f"|{rule}|", *map(line, marked)])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def to_rich(sheet: Sheet) -> Table:
+    """The table for a terminal, without its caption."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, name in enumerate(sheet.header):
+        table.add_column(escape(name), justify="right" if number else "left")
+    for row, cells in enumerate(sheet.rows):
+        texts = [escape(cell) for cell in cells]
+        table.add_row(*(f"[bold]{t}[/bold]" if (row, column) in sheet.bold else t for column, t in enumerate(texts)))
+    return table
+
+
+def to_csv(results: Results) -> str:
+    """Every number in full, a line for each: scores, differences, times."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["kind", "task", "method", "metric", "against", "mean", "sd", "low", "high", "n"])
+    writer.writerows(_csv_rows(results))
+    return out.getvalue()
+
+
+def _csv_rows(results: Results) -> Iterator[list[object]]:
+    for (task, method), cell in results.cells.items():
+        for name, spread in _named(cell):
+            yield ["score", task, method, name, "", spread.mean, spread.deviation, "", "", spread.count]
+    for method, average in results.averages.items():
+        if average is not None and len(results.tasks) > 1:
+            yield ["score", "average", method, "main", "", average.mean, average.deviation, "", "", average.count]
+    for entry in results.differences:
+        if entry.spread is not None and (entry.task is not None or len(results.tasks) > 1):
+            low, high = entry.spread.interval() or ("", "")
+            names = [entry.task or "average", results.record.reference, "main", entry.baseline]
+            yield ["difference", *names, entry.spread.mean, entry.spread.deviation, low, high, entry.spread.count]
+    for cost in results.costs:
+        figures = {
+            "seconds_per_run": ("", cost.seconds),
+            "relative": (STANDARD, cost.relative),
+            "tuning_seconds": ("", cost.tuning_seconds),
+            "relative_with_tuning": (STANDARD, cost.relative_with_tuning),
+        }
+        for name, (against, value) in figures.items():
+            yield ["time", "", cost.method, name, against, value, "", "", "", ""]
+
+
+def _named(cell: Cell) -> Iterator[tuple[str, Spread]]:
+    if cell.main is not None:
+        yield "main", cell.main
+    yield from cell.metrics.items()
+
+
+def _best(column: Sequence[Spread | None]) -> list[int]:
+    """Places of the highest mean, as it is shown: what looks equal is equally good."""
+    means = [None if spread is None else round(spread.mean, 1) for spread in column]
+    best = max((mean for mean in means if mean is not None), default=None)
+    found = [place for place, mean in enumerate(means) if mean is not None and mean == best]
+    return found if len(means) > 1 else []
+
+
+def _spread(spread: Spread | None, asked: int) -> str:
+    """Mean ± deviation with one decimal; how many seeds, if some are missing.
+
+    Example:
+        >>> _spread(Spread(71.24, 0.55, 3), 3), _spread(Spread(71.24, None, 1), 3), _spread(None, 3)
+        ('71.2 ± 0.6', '71.2 (1 of 3)', 'failed')
+    """
+    if spread is None:
+        return "failed" if asked else _NOTHING
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
+    missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
+    return f"{spread.mean:.1f}{deviation}{missing}"
+
+
+def _signed(value: float) -> str:
+    """With its sign, and a minus that is as wide as the plus.
+
+    Example:
+        >>> _signed(0.04), _signed(-1.25), _signed(2.0)
+        ('0.0', '−1.2', '+2.0')
+    """
+    rounded = round(value, 1)
+    if rounded == 0:
+        return "0.0"
+    return f"{rounded:+.1f}".replace("-", "−")
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return _NOTHING if value is None else f"{value:.{decimals}f}"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _method_name(name: str) -> str:
+    return _METHODS.get(name, name)
+
+
+def _task_name(results: Results, name: str) -> str:
+    titles = {task.name: task.title for task in results.record.tasks}
+    return _TASKS.get(name, titles[name])
+
+
+def _about(results: Results) -> str:
+    model = str(results.record.settings.get("model", "")).rpartition("/")[2]
+    tried = [cost.candidates for cost in results.costs]
+    most = max(tried, default=0)
+    tuning = f"best of {'' if min(tried, default=0) == most else 'up to '}{most} candidates" if most else "no tuning"
+    return f"model {model}, {tuning}"

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from advreg import record as records
+from advreg.cli import compare
+from advreg.cli.compare import _Lines, _Live, find_devices
+from advreg.recipes.compare_record import load
+from advreg.recipes.runner import Ended, Job
+from command_server import CommandServer
+from little_tables import sentiment, write_table
+from runner_jobs import Answer, is_alive, wait_for
+
+GRID = "[grid]\nlearning_rate = [1e-3, 3e-3, 1e-2]\nbatch_size = [8]\n"
+
+
+def arguments(model: Path, table: Path, folder: Path, *more: object) -> list[object]:
+    grid = folder / "grid.toml"
+    grid.write_text(GRID)
+    dev = write_table(folder / "dev.csv", sentiment(30, seed=4))
+    return [
+        "compare", "--train", table, "--dev", dev, "--model", model, "--methods", "standard,arch", "--seeds", 2,
+        "--budget", 2, "--jobs", 2, "--config", grid, "--output", "out", *more,
+    ]  # fmt: skip
+
+
+def run_files(folder: Path) -> dict[str, int]:
+    """When each record was written."""
+    return {str(path.parent.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+
+
+@pytest.fixture(scope="module")
+def done(advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a comparison in ``out``, and what it printed in ``printed.txt``."""
+    folder = tmp_path_factory.mktemp("compare")
+    ended = advreg(*arguments(model, table, folder, "--epochs", 1, "--picture", "norms.svg"), cwd=folder)
+    assert ended.code == 0, ended.err
+    (folder / "printed.txt").write_text(ended.out)
+    return folder
+
+
+def test_all_runs_are_made_and_shown_as_they_end(done: Path) -> None:
+    runs = [
+        f"files/{method}/{run}"
+        for method in ("standard", "arch")
+        for run in ("candidate-0", "candidate-1", "seed-0", "seed-1")
+    ]
+    assert sorted(run_files(done / "out")) == sorted(runs)
+    printed = (done / "printed.txt").read_text()
+    for run in runs:
+        assert re.search(rf"{run}: finished in \d+ s \(\d of 8 runs, ", printed)
+    assert "(8 of 8 runs, about 0 s left)" in printed
+    assert load(done / "out").status == "finished"
+
+
+def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, advreg: CommandServer) -> None:
+    before = run_files(done / "out")
+    again = advreg("compare", "--table", "out", cwd=done)
+    assert again.code == 0, again.err
+    printed = (done / "printed.txt").read_text()
+    assert again.out.splitlines()[:-1] == printed[printed.index("Score on dev") :].splitlines()[:-1]
+    assert run_files(done / "out") == before
+    text = (done / "out" / "table.md").read_text()
+    for method, name in (("standard", "Standard"), ("arch", "ARCH")):
+        values = [
+            100 * (records.load(done / f"out/files/{method}/seed-{seed}/record.json").outcome.metrics["accuracy"] or 0)
+            for seed in (0, 1)
+        ]
+        assert re.search(rf"\| {name} \| (\*\*)?{sum(values) / 2:.1f} ± ", text)
+    assert (done / "out" / "table.csv").read_text().startswith("kind,task,method,")
+    assert "gradient norm" in (done / "norms.svg").read_text()
+
+
+def test_the_same_command_again_repeats_nothing(done: Path, advreg: CommandServer, model: Path, table: Path) -> None:
+    before = run_files(done / "out")
+    again = advreg(*arguments(model, table, done, "--epochs", 1), cwd=done)
+    assert again.code == 0, again.err
+    assert "0 runs to make" in again.out
+    assert run_files(done / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--jobs", 0], "error: jobs must be 1 or more, got 0"),
+        (["--picture", "norms.gif"], "error: picture must end in .svg, .png, .pdf, got 'norms.gif'"),
+        (["--radius", "wide"], "error: radius must be a number, got 'wide'"),
+        (["--table", "nowhere"], "error: nowhere/compare.json: is not there; give the --output folder"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_leaves_nothing(
+    advreg: CommandServer, model: Path, table: Path, tmp_path: Path, more: Sequence[object], message: str
+) -> None:
+    ended = advreg(*arguments(model, table, tmp_path, *more), cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith(message)
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+# ---- the display
+
+
+@pytest.mark.parametrize("kind", [_Live, _Lines])
+def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_SECONDS_BETWEEN_LINES", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=kind is _Live, width=160, color_system=None)
+    first, second = (Job(name, Path(), Answer(1)) for name in ("rte/arch/seed-0", "rte/smart/seed-0"))
+    with kind(console, compare.Notices(console), lambda: 2) as display:
+        display.started(first)
+        display.started(second)
+        display.stepped(first, 30, 60, {"loss": 0.5, "learning_rate": 1e-4})
+        if isinstance(display, _Live):
+            display.progress.refresh()  # it would by itself, a tenth of a second later
+        display.noticed(first, "3 texts were cut")
+        display.noticed(second, "3 texts were cut")
+        display.ended(Ended(first, 65.0))
+        display.ended(Ended(second, 1.0, error="OSError: the disk is full", trace="Traceback"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "loss 0.500" in shown
+    assert "30/60" in shown
+    assert shown.count("3 texts were cut") == 1
+    assert "rte/arch/seed-0: finished in 1 min 5 s" in shown
+    assert "rte/smart/seed-0: failed after 1 s: OSError: the disk is full" in shown
+    assert "Traceback" not in shown
+
+
+def test_devices_are_those_given_or_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert find_devices(None) == ["2", "5"]
+    assert find_devices("0, 1") == ["0", "1"]
+    assert find_devices("cpu") == [""]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_devices(None) == []
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(compare).failed == 0
+
+
+# ---- Ctrl-C and kill, in processes of their own
+
+
+def start(folder: Path, command: Sequence[object]) -> subprocess.Popen[str]:
+    """The command as a shell would start it: with a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "advreg.cli", *map(str, command)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes started by the command, less Python's own tracker."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def sealed(folder: Path) -> list[Path]:
+    return list(folder.glob("out/*/*/*/checkpoint-*/trainer_state.json"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_and_the_same_command_goes_on_from_the_checkpoints(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
+    command = arguments(model, table, tmp_path, "--epochs", 60)
+    running = start(tmp_path, command)
+    wait_for(lambda: len(sealed(tmp_path)) >= 3, seconds=120)
+    workers = workers_of(running.pid)
+    assert len(workers) == 2
+    os.killpg(running.pid, signal.SIGINT)
+    printed, _ = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "the same command goes on from there" in printed
+    assert not any(map(is_alive, workers))
+    assert load(tmp_path / "out").status == "interrupted"
+    before = run_files(tmp_path / "out")
+    again = start(tmp_path, command)
+    printed, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, printed
+    assert "resumed from step" in printed
+    after = run_files(tmp_path / "out")
+    assert len(after) == 8
+    assert before.items() <= after.items()
+    assert not list((tmp_path / "out").rglob("checkpoint-*"))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_one_run_which_the_next_command_makes(model: Path, table: Path, tmp_path: Path) -> None:
+    command = arguments(model, table, tmp_path, "--epochs", 30, "--budget", 0)
+    running = start(tmp_path, command)
+    wait_for(lambda: sealed(tmp_path), seconds=120)
+    os.kill(workers_of(running.pid)[0], signal.SIGKILL)
+    printed, _ = running.communicate(timeout=240)
+    assert running.returncode == 1
+    assert "its process was ended by SIGKILL" in printed
+    record = load(tmp_path / "out")
+    assert sum(run.error is not None for run in record.runs) == 1
+    assert len(run_files(tmp_path / "out")) == 3
+    time.sleep(0.1)
+    again = start(tmp_path, command)
+    printed, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, printed
+    assert "1 runs to make" in printed
+    assert len(run_files(tmp_path / "out")) == 4

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advreg.cli.app import user_errors
+from advreg.hf.trainer import NonFiniteLossError
+from advreg.recipes.compare import Comparison
+from advreg.recipes.compare_record import CompareRecord, load
+from advreg.recipes.compare_settings import CompareSettings, read_compare
+from advreg.recipes.jobs import TrainRun
+from advreg.recipes.runner import Ended, Job
+from advreg.recipes.settings import SettingsError
+from comparisons import run_record
+from little_tables import sentiment, tiny_folder, write_table
+from runner_jobs import Seen
+
+Work = Callable[[TrainRun], Any]
+
+
+class Inline:
+    """A runner without processes; ``work`` does what a worker would, and may raise."""
+
+    def __init__(self, work: Work | None = None, stop_after: int | None = None) -> None:
+        self.work, self.stop_after = work, stop_after
+        self.jobs: list[Job] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [job.name for job in self.jobs]
+
+    @property
+    def runs(self) -> list[Any]:
+        return [job.work for job in self.jobs]
+
+    def run(self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]) -> list[Ended]:
+        waiting = deque(jobs)
+        while waiting:
+            if len(self.jobs) == self.stop_after:
+                raise KeyboardInterrupt
+            job = waiting.popleft()
+            self.jobs.append(job)
+            waiting.extend(then(self._ended(job)))
+        return []
+
+    def _ended(self, job: Job) -> Ended:
+        try:
+            return Ended(job, 1.0, (self.work or _really)(job.work))  # type: ignore[arg-type]
+        except Exception as error:
+            return Ended(job, 1.0, error=f"{type(error).__name__}: {error}")
+
+
+def _really(run: Any) -> Any:
+    class Tell:
+        def step(self, *_: Any) -> None: ...
+
+        def notice(self, _: str) -> None: ...
+
+    return run(Tell())
+
+
+def scored(score: Callable[[TrainRun], float | None]) -> Work:
+    """Runs whose accuracy is made up."""
+    return lambda run: run_record(run.method, run.seed, {"accuracy": score(run)}, seconds=2.0)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("compare")
+    (home / "grid.toml").write_text(
+        "[grid]\nlearning_rate = [1e-3, 3e-3, 1e-2]\nbatch_size = [8]\n[grid.arch]\nradius = [0.1, 1.0]\n"
+    )
+    return {
+        "config": home / "grid.toml",
+        "train": str(write_table(home / "train.csv", sentiment(40))),
+        "dev": str(write_table(home / "dev.csv", sentiment(12, seed=3))),
+        "model": str(tiny_folder(home / "tiny")),
+        "epochs": "1",
+    }
+
+
+def asked(flags: dict[str, Any], budget: int = 3, seeds: str = "2", methods: str = "standard,arch", **more: Any) -> Any:
+    given = {name: value for name, value in flags.items() if name != "config"}
+    training = more.pop("training", {})
+    return read_compare(flags["config"], {**given, "seeds": seeds, "methods": methods, **more}, training, budget=budget)
+
+
+def compare(settings: CompareSettings, folder: Path, runner: Inline) -> CompareRecord:
+    return Comparison(settings, folder).run(runner, Seen())  # type: ignore[arg-type]
+
+
+# ---- equal terms
+
+
+def test_every_method_has_as_many_candidates_on_held_out_data_and_then_every_seed_on_all(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    runner = Inline(scored(lambda run: 0.5))
+    record = compare(asked(flags), tmp_path, runner)
+    assert sorted(runner.names) == sorted(
+        [f"files/{method}/candidate-{number}" for method in ("standard", "arch") for number in range(3)]
+        + [f"files/{method}/seed-{seed}" for method in ("standard", "arch") for seed in range(2)]
+    )
+    for run in runner.runs:
+        assert (run.held_out is not None) == ("candidate" in run.folder.name)
+    assert len({run.held_out for run in runner.runs if run.held_out}) == 1  # one split for all
+    assert [len(choice.candidates) for choice in record.choices] == [3, 3]
+    seeds = [[candidate.seed for candidate in choice.candidates] for choice in record.choices]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 3
+    assert record.notes == []
+
+
+def test_a_grid_smaller_than_the_budget_is_stated(flags: dict[str, Any], tmp_path: Path) -> None:
+    record = compare(asked(flags, budget=5), tmp_path, Inline(scored(lambda run: 0.5)))
+    assert [(len(choice.candidates), choice.grid_size) for choice in record.choices] == [(3, 3), (5, 6)]
+    assert record.notes == [
+        "candidates differ, because a grid has fewer points than the budget of 5: standard 3, arch 5"
+    ]
+
+
+def test_the_best_held_out_score_is_chosen_whatever_dev_says(flags: dict[str, Any], tmp_path: Path) -> None:
+    wanted = {"standard": 3e-3, "arch": 1e-2}
+
+    def score(run: TrainRun) -> float:
+        good = run.settings.learning_rate == wanted[run.method]
+        return float(good if run.held_out is not None else not good)
+
+    runner = Inline(scored(score))
+    record = compare(asked(flags), tmp_path, runner)
+    finals = [run for run in runner.runs if run.held_out is None]
+    assert {(run.method, run.settings.learning_rate) for run in finals} == set(wanted.items())
+    for choice in record.choices:
+        assert choice.chosen is not None
+        assert [candidate.score for candidate in choice.candidates].index(100.0) == choice.chosen
+
+
+def test_of_equal_scores_the_first_is_chosen(flags: dict[str, Any], tmp_path: Path) -> None:
+    record = compare(asked(flags), tmp_path, Inline(scored(lambda run: 0.25)))
+    assert [choice.chosen for choice in record.choices] == [0, 0]
+
+
+def test_without_a_budget_the_settings_are_used_as_they_are(flags: dict[str, Any], tmp_path: Path) -> None:
+    runner = Inline(scored(lambda run: 0.5))
+    record = compare(asked(flags, budget=0, learning_rate="0.02"), tmp_path, runner)
+    assert runner.names == [f"files/{method}/seed-{seed}" for method in ("standard", "arch") for seed in (0, 1)]
+    assert {run.settings.learning_rate for run in runner.runs} == {0.02}
+    assert record.grid == {"common": {}}
+
+
+# ---- failures
+
+
+def test_a_candidate_that_diverges_counts_as_the_worst_and_the_others_go_on(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(run: TrainRun) -> Any:
+        if run.held_out is not None and run.settings.learning_rate != 1e-3:
+            raise NonFiniteLossError("the loss is nan at step 3")
+        return run_record(run.method, run.seed, {"accuracy": 0.0})
+
+    record = compare(asked(flags), tmp_path, Inline(work))
+    for choice in record.choices:
+        errors = [candidate.error for candidate in choice.candidates]
+        assert errors.count("NonFiniteLossError: the loss is nan at step 3") == 2
+        assert choice.chosen == errors.index(None)
+    assert [run.error for run in record.runs] == [None] * 4
+
+
+def test_a_score_that_is_not_finite_is_never_chosen(flags: dict[str, Any], tmp_path: Path) -> None:
+    record = compare(
+        asked(flags), tmp_path, Inline(scored(lambda run: None if run.settings.learning_rate == 1e-3 else 0.0))
+    )
+    for choice in record.choices:
+        assert choice.chosen is not None
+        assert choice.candidates[choice.chosen].settings["learning_rate"] != 1e-3
+        assert [c.error for c in choice.candidates].count("its score is not a finite number") == 1
+
+
+def test_a_method_none_of_whose_candidates_can_be_trained_fails_alone(flags: dict[str, Any], tmp_path: Path) -> None:
+    def work(run: TrainRun) -> Any:
+        if run.method == "arch":
+            raise MemoryError("too large")
+        return run_record(run.method, run.seed, {"accuracy": 0.5})
+
+    record = compare(asked(flags), tmp_path, Inline(work))
+    told = "none of its 3 candidates could be trained; the first: MemoryError: too large"
+    assert [run.error for run in record.runs] == [None, None, told, told]
+
+
+# ---- before the first run
+
+
+def test_settings_that_cannot_work_are_refused_before_anything_is_written(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    for change, message in (
+        ({"site": "nowhere"}, "nowhere"),
+        ({"model": str(tmp_path / "no-model")}, "is neither a folder here nor reachable"),
+        ({"train": str(tmp_path / "none.csv")}, "must be a file, got nothing"),
+    ):
+        with pytest.raises(user_errors(), match=message):
+            Comparison(asked({**flags, **change}), tmp_path / "out")
+    with pytest.raises(ValueError, match="TrainingArguments has no field 'weight_decoy'"):
+        Comparison(asked(flags, training={"weight_decoy": 1}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- going on, with real runs
+
+SMALL: dict[str, Any] = {"budget": 2, "seeds": "1", "methods": "arch"}
+
+
+@pytest.fixture(scope="module")
+def whole(flags: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison carried out without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    runner = Inline()
+    record = compare(asked(flags, **SMALL), folder, runner)
+    assert len(runner.jobs) == 3
+    assert (record.status, [run.error for run in record.runs]) == ("finished", [None])
+    return folder
+
+
+def outcome(folder: Path) -> Any:
+    record = load(folder)
+    chosen = [
+        (choice.method, choice.chosen, [replace(c, seconds=None) for c in choice.candidates])
+        for choice in record.choices
+    ]
+    metrics = [json.loads(path.read_text())["outcome"]["metrics"] for path in sorted(folder.rglob("record.json"))]
+    return chosen, metrics
+
+
+def test_a_stopped_comparison_goes_on_without_repeating_a_run_and_ends_alike(
+    flags: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    settings = asked(flags, **SMALL)
+    first, second, third = Inline(stop_after=1), Inline(), Inline()
+    with pytest.raises(KeyboardInterrupt):
+        compare(settings, tmp_path, first)
+    stopped = load(tmp_path)
+    assert stopped.status == "interrupted"
+    record = compare(settings, tmp_path, second)
+    assert len(first.names) + len(second.names) == 3
+    assert not set(first.names) & set(second.names)
+    assert record.started == stopped.started
+    assert outcome(tmp_path) == outcome(whole)
+    compare(settings, tmp_path, third)
+    assert third.jobs == []
+
+
+def test_models_and_checkpoints_are_gone_and_records_stay(whole: Path) -> None:
+    names = {path.name for path in whole.rglob("*") if path.is_file()}
+    assert names == {"compare.json", "plan.json", "record.json"}
+
+
+def test_a_seed_or_a_method_can_be_added(flags: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "more")
+    runner = Inline(scored(lambda run: 0.5))
+    compare(asked(flags, budget=2, seeds="2", methods="arch,r3f"), tmp_path / "more", runner)
+    assert set(runner.names) == {
+        "files/arch/seed-1", "files/r3f/candidate-0", "files/r3f/candidate-1",
+        "files/r3f/seed-0", "files/r3f/seed-1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": "2"}, "files: epochs was 1, is 2"),
+        ({"budget": 3}, "search budget was 2, is 3"),
+        ({"weight": "2"}, "files: arch weight was 1.0, is 2.0"),
+        ({"batch_size": "4"}, "grid of common was"),
+    ],
+)
+def test_another_comparison_in_the_folder_is_refused_by_what_differs(
+    flags: dict[str, Any], whole: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=rf"holds another comparison: .*{message}.*choose another --output"):
+        Comparison(asked(flags, **{**SMALL, **change}), whole)
+
+
+def test_changed_data_are_refused(flags: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    other = write_table(tmp_path / "train.csv", sentiment(40, seed=9))
+    with pytest.raises(SettingsError, match="data of files was"):
+        Comparison(asked({**flags, "train": str(other)}, **SMALL), whole)
+
+
+def test_a_choice_that_was_made_stands_though_a_candidate_that_failed_might_win_now(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(run: TrainRun) -> Any:
+        if run.folder.name == "candidate-0":
+            raise MemoryError("no room today")
+        return _really(run)
+
+    settings = asked(flags, budget=2, seeds="1", methods="standard")
+    compare(settings, tmp_path, Inline(work))
+    assert load(tmp_path).choices[0].chosen == 1
+    again = Inline()
+    record = compare(settings, tmp_path, again)
+    assert again.jobs == []
+    assert record.choices[0].chosen == 1
+    assert record.choices[0].candidates[0].error == "MemoryError: no room today"

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advreg.recipes import compare_settings
+from advreg.recipes.compare_settings import CompareSettings, choose_folder, read_compare, read_seeds
+from advreg.recipes.settings import SettingsError
+
+
+def asked(config: Path | None = None, **flags: Any) -> CompareSettings:
+    own = {name: flags.pop(name) for name in ("budget", "reference", "keep_models") if name in flags}
+    return read_compare(config, flags, {}, **own)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "compare.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_a_word_standard_meets_arch_on_the_built_in_task() -> None:
+    settings = asked()
+    assert (settings.tasks, settings.methods, settings.seeds) == (("docstrings",), ("standard", "arch"), (0, 1, 2))
+    assert settings.reference == "arch"
+    assert len(settings.candidates("standard")) == len(settings.candidates("arch")) == settings.budget
+    assert settings.any_base.preset is None  # the small model is not the paper's
+
+
+def test_a_pretrained_model_gets_the_papers_grid_and_the_settings_around_it() -> None:
+    settings = asked(task="rte,mrpc", model="bert-base-uncased", methods=["standard,arch", "r3f"])
+    assert settings.tasks == ("rte", "mrpc")
+    assert settings.methods == ("standard", "arch", "r3f")
+    arch = settings.settings_for("rte", "arch", settings.candidates("arch")[0]).method("arch").options()
+    assert (arch["norm"], arch["scope"], arch["radius"], arch["refresh_every"]) == ("linf", "token", 1.0, None)
+    assert settings.bases["mrpc"].epochs == 10
+
+
+def test_what_a_flag_fixes_is_not_tuned_and_reaches_every_candidate() -> None:
+    settings = asked(learning_rate="0.01", radius="0.7", methods="arch,smart")
+    assert "learning_rate" not in settings.grid.common
+    assert "radius" not in {**settings.grid.methods["arch"], **settings.grid.methods["smart"]}
+    for method in settings.methods:
+        for point in settings.candidates(method):
+            run = settings.settings_for("docstrings", method, point)
+            assert run.peak_learning_rate == 0.01
+            assert run.method(method).options()["radius"] == 0.7
+            assert run.batch_size == point["batch_size"]
+            assert run.method(method).options()["weight"] == point["weight"]
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_no_budget_means_the_settings_as_they_are(budget: int) -> None:
+    assert asked(budget=budget).candidates("arch") == []
+
+
+def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        task = ["docstrings"]
+        methods = ["standard", "arch"]
+        seeds = [4, 9]
+        budget = 3
+        reference = "standard"
+        epochs = 7
+        [arch]
+        radius = 0.2
+        weight = 2
+        [training]
+        weight_decay = 0.1
+        [grid]
+        batch_size = [8, 16, 32]
+        [grid.arch]
+        ascent_steps = [1, 2]
+        """,
+    )
+    settings = asked(path, epochs="2", weight="3", budget=2)
+    assert (settings.seeds, settings.budget, settings.reference) == ((4, 9), 2, "standard")
+    run = settings.settings_for("docstrings", "arch", settings.candidates("arch")[0])
+    assert (run.epochs, run.training) == (2, {"weight_decay": 0.1})
+    options = run.method("arch").options()
+    assert (options["radius"], options["weight"]) == (0.2, 3.0)
+    assert dict(settings.grid.methods) == {"arch": {"ascent_steps": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs = 1\nlearnin_rate = 1", "has the unknown key 'learnin_rate' \\(did you mean 'learning_rate'\\?\\)"),
+        ("budget = 'many'", "budget must be of type int, got 'many'"),
+        ("grid = 3", r"grid must be a table, \[grid\], got 3"),
+        ("batch_size = 8\n[grid]\nbatch_size = [8, 16]", "both sets and tunes batch_size; remove one of the two"),
+        ("[arch]\nradius = 1\n[grid.arch]\nradius = [1]", "both sets and tunes arch.radius; remove one of the two"),
+        ("[grid]\nbatch_size = [0, 8]", "batch_size must be 1 or more, got 0"),
+        ("epochs =", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_the_file(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        asked(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"seeds": "x"}, r"seeds must be how many \(3\) or which \(0,5,7\), got 'x'"),
+        ({"seeds": "0"}, r"seeds must be different numbers, at least one, got \[\]"),
+        ({"task": "rte,rte"}, r"task must be different names, at least one, got \['rte', 'rte'\]"),
+        ({"task": "ret"}, "task must be one of .*, got 'ret'"),
+        ({"budget": -1}, "budget must be 0 or more, got -1"),
+        ({"reference": "smart"}, "reference must be one of standard, arch, got 'smart'"),
+        ({"methods": "arhc"}, "unknown method 'arhc'"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_named(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asked(**flags)
+
+
+def test_files_go_to_the_task_of_files_alone() -> None:
+    settings = asked(task="docstrings,files", train="x.csv", text_column="words")
+    assert settings.bases["files"].train == "x.csv"
+    assert (settings.bases["docstrings"].train, settings.bases["docstrings"].text_column) == (None, None)
+    assert asked(train="x.csv").tasks == ("files",)
+
+
+def test_one_command_finds_one_folder() -> None:
+    assert choose_folder(asked(task="rte,mrpc", model="models/tiny")) == Path("runs/compare-rte-mrpc-tiny")
+    assert choose_folder(asked(output="here")) == Path("here")
+
+
+def test_a_single_seed_can_be_named() -> None:
+    assert read_seeds("7,") == [7]
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(compare_settings).failed == 0

@@ -1,0 +1,138 @@
+"""Work for the runner's tests: small, picklable, and importable by a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advreg.recipes.runner import Ended, Job, Tell
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Returns a value and the worker's process id."""
+
+    value: Any
+
+    def __call__(self, tell: Tell) -> tuple[Any, int]:
+        return self.value, os.getpid()
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Raises."""
+
+    error: Exception
+
+    def __call__(self, tell: Tell) -> None:
+        raise self.error
+
+
+@dataclass(frozen=True)
+class Die:
+    """Sends its own process a signal, or leaves it."""
+
+    number: int
+
+    def __call__(self, tell: Tell) -> None:
+        if self.number < 0:
+            os._exit(-self.number)
+        os.kill(os.getpid(), self.number)
+        time.sleep(60)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Waits until as many jobs run at once as there should, then returns a variable."""
+
+    name: str
+    folder: Path
+    together: int = 1
+
+    def __call__(self, tell: Tell) -> str | None:
+        (self.folder / str(os.getpid())).touch()
+        wait_for(lambda: len(list(self.folder.iterdir())) >= self.together)
+        return os.environ.get(self.name)
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Writes its process id, sleeps, and says so when it is told to leave."""
+
+    folder: Path
+    stubborn: bool = False
+
+    def __call__(self, tell: Tell) -> None:
+        if self.stubborn:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (self.folder / "pid").write_text(str(os.getpid()))
+        try:
+            time.sleep(60)
+        finally:
+            (self.folder / "left").touch()
+
+
+@dataclass(frozen=True)
+class Count:
+    """Takes many steps, and says a word."""
+
+    steps: int
+
+    def __call__(self, tell: Tell) -> int:
+        tell.notice("counting")
+        for step in range(1, self.steps + 1):
+            tell.step(step, self.steps, {"loss": 1 / step})
+        return self.steps
+
+
+@dataclass(frozen=True)
+class Print:
+    """Prints to the file descriptors, as libraries written in C do."""
+
+    text: str
+
+    def __call__(self, tell: Tell) -> None:
+        os.write(1, self.text.encode())
+
+
+class Seen:
+    """A watcher that remembers."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.steps: list[tuple[int, int, dict[str, float]]] = []
+        self.notices: list[str] = []
+        self.ends: list[Ended] = []
+
+    def started(self, job: Job) -> None:
+        self.names.append(job.name)
+
+    def stepped(self, job: Job, step: int, total: int, values: Any) -> None:
+        self.steps.append((step, total, dict(values)))
+
+    def noticed(self, job: Job, text: str) -> None:
+        self.notices.append(text)
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
+
+
+def wait_for(condition: Any, seconds: float = 20) -> None:
+    """Until it holds, or an error."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Is there a process of this id that is not merely waiting to be reaped?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
