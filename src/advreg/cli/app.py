@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from advreg.cli.flags import parse_assignments, with_flags
+from advreg.cli.translation_flags import is_translation, with_translation_flags
 from advreg.recipes.settings import SettingsError, read_settings
 from advreg.recipes.textdata import DataError
 
@@ -54,6 +55,7 @@ def root(
 
 
 @app.command()
+@with_translation_flags
 @with_flags
 def train(
     *,
@@ -62,7 +64,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the runs in the output folder")] = False,
     **flags: Any,
 ) -> None:
-    """Train a classifier or regressor with one or more methods, and compare them.
+    """Train a classifier, a regressor or a translator with one or more methods, and compare them.
 
     Without any flag: a small Transformer on sentences of Python's own documentation, Standard against ARCH, two seeds
     each. Options of the methods are flags too; `advreg methods NAME` explains them.
@@ -70,9 +72,14 @@ def train(
     from advreg.cli.train import run_all
 
     given = {name: value for name, value in flags.items() if value not in (None, [])}
-    settings = read_settings(config, given, parse_assignments(set_ or []))
+    training = parse_assignments(set_ or [])
     try:
-        run_all(settings, resume, console)
+        if is_translation(config, given):
+            from advreg.cli.translate import train_translation
+
+            train_translation(config, given, training, resume, console)
+        else:
+            run_all(read_settings(config, given, training), resume, console)
     except KeyboardInterrupt:
         hint = "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume"
         typer.echo(hint, err=True)
@@ -134,6 +141,28 @@ def compare(
     own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
     raise typer.Exit(run_comparison(settings, jobs, devices, picture, console))
+
+
+@app.command()
+def translate(
+    model: Annotated[Path, typer.Argument(help="folder of a translation run, or the model folder in it")],
+    *,
+    beam: Annotated[int | None, typer.Option(help="beam size; 1 is greedy", show_default="the model's own")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="above 0 favours long translations", show_default="the model's own")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="positions of a batch, beams counted", show_default="by device")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16")] = "fp32",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda", show_default="cuda if there is one")] = None,
+) -> None:
+    """Translate lines: `advreg translate MODEL < source > output`. Progress goes to stderr."""
+    from advreg.cli.translate import translate_standard_streams
+
+    translate_standard_streams(
+        model, beam=beam, length_penalty=length_penalty, max_tokens=max_tokens, precision=precision, device=device
+    )
 
 
 @app.command()

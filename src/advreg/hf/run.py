@@ -77,7 +77,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     if on_step is not None:
-        trainer.add_callback(_Progress(on_step))
+        trainer.add_callback(StepCallback(on_step))
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     scores = trainer.evaluate()
@@ -113,7 +113,7 @@ def _trainer(job: Job) -> AdversarialTrainer:
         raise ValueError(f"the Trainer refuses these settings: {error}") from error
 
 
-class _Progress(TrainerCallback):
+class StepCallback(TrainerCallback):
     """Hands every step and its last log to a function."""
 
     def __init__(self, on_step: OnStep) -> None:

@@ -1,0 +1,176 @@
+"""``advreg translate``: lines in, lines out; and ``advreg train`` for translation tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from advreg.cli.train import Notices, bytes_text, relative_time
+from advreg.hf.run import quiet_libraries
+from advreg.hf.translator import Translator
+from advreg.recipes.translation import choose_folder, run_translation
+from advreg.recipes.translation_settings import read_translation_settings
+from advreg.record import RunRecord
+
+LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
+
+
+# ---- translating
+
+
+def translate_stream(
+    model: Path,
+    source: TextIO,
+    output: TextIO,
+    *,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    max_tokens: int | None = None,
+    precision: str = "fp32",
+    device: str | None = None,
+    errors: TextIO | None = None,
+) -> int:
+    """Translate lines to lines, in their order; an empty line stays empty. Returns how many there were.
+
+    Args:
+        model: folder of a translation run, or the model folder in it.
+        source, output: text streams.
+        beam, length_penalty: of the search; by default what the model was exported with.
+        max_tokens: positions of a batch, beams counted; by default what suits the device.
+        precision: fp32 or bf16.
+        device: cpu or cuda; by default cuda if there is one.
+        errors: where progress is told; nowhere if not given.
+    """
+    quiet_libraries()
+    translator = Translator.load(model, device)
+    given = {"beam": beam, "length_penalty": length_penalty}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    decoding = dataclasses.replace(translator.decoding, **chosen)  # type: ignore[arg-type]  # None was left out
+    done = 0
+    for lines in _in_parts(source, LINES_AT_ONCE):
+        advance = _Counter(errors, done)
+        for line in translator.translate(lines, decoding, max_tokens, precision, advance):
+            output.write(f"{line}\n")
+        output.flush()
+        done += len(lines)
+    if errors is not None:
+        errors.write(f"\r{done} lines translated\n")
+    return done
+
+
+def translate_standard_streams(model: Path, **options: Any) -> int:
+    """:func:`translate_stream` from stdin to stdout, UTF-8 whatever the locale, progress on stderr."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", newline="\n")  # only a line feed ends a line
+    return translate_stream(model, sys.stdin, sys.stdout, errors=sys.stderr, **options)
+
+
+class _Counter:
+    """Tells of sentences as they are done."""
+
+    def __init__(self, errors: TextIO | None, done: int) -> None:
+        self.errors, self.done = errors, done
+
+    def __call__(self, more: int) -> None:
+        self.done += more
+        if self.errors is not None and self.errors.isatty():
+            self.errors.write(f"\r{self.done} sentences translated")
+            self.errors.flush()
+
+
+def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
+    lines = iter(source)
+    while part := list(islice(lines, size)):
+        yield [line.rstrip("\r\n") for line in part]
+
+
+# ---- training
+
+
+def train_translation(
+    config: Path | None, given: Mapping[str, Any], training: Mapping[str, Any], resume: bool, console: Console
+) -> None:
+    """Every method with every seed under progress bars, then the comparison.
+
+    Args:
+        config: a TOML file with any of the settings.
+        given: flags that were given: settings, and options of methods.
+        training: fields of TrainingArguments.
+        resume: go on with the runs in the output folder?
+        console: to print on.
+    """
+    settings = read_translation_settings(config, given, training)
+    folder = choose_folder(settings, resume)
+    quiet_libraries()
+    notices = Notices(console)
+    columns = (
+        TextColumn("{task.description:>16}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, note="")
+            progress.update(bars[name], completed=step, total=total, note=_note(logs))
+
+        done = run_translation(settings, on_step, notices, resume)
+    console.print(comparison(done))
+    console.print(
+        f"each run's record.json, model and translations: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
+    )
+
+
+def _note(logs: Mapping[str, float]) -> str:
+    shown = {"loss": "loss", "penalty": "penalty", "bleu": "eval_bleu"}
+    return "  ".join(f"{name} {logs[key]:.2f}" for name, key in shown.items() if key in logs)
+
+
+def comparison(done: Sequence[RunRecord]) -> Table:
+    """The table: scores over seeds, and what each method costs beside Standard."""
+    details = done[0].task.details
+    score = "tokenised_bleu" if details["tokenised"] else "bleu"
+    subset = ", a subset" if details.get("subset") else ""
+    table = Table(
+        title=f"{done[0].task.name}{subset}: {details['scored']} scores, mean ± sd over seeds",
+        caption=f"{details['signatures'][score]}\ntime: of a step, relative to Standard",
+    )
+    names = list(dict.fromkeys((score, "bleu")))
+    for column in ("method", "n", *(_TITLES[name] for name in names), "time", "forward", "backward", "cache"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for method in dict.fromkeys(record.method.name for record in done):
+        mine = [record for record in done if record.method.name == method]
+        table.add_row(
+            method,
+            str(len(mine)),
+            *(_spread([record.outcome.metrics[name] or 0.0 for record in mine]) for name in names),
+            relative_time(mine, done),
+            *(f"{sum(record.outcome.passes[kind] or 0 for record in mine) / len(mine):.2f}" for kind in _PASSES),
+            bytes_text(max(record.outcome.cache_bytes or 0 for record in mine)),
+        )
+    return table
+
+
+_PASSES = ("forward", "backward")
+_TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation, as BLEU is told."""
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean

@@ -1,0 +1,150 @@
+"""Beam search through ``model.generate``, in batches of like length; results come in the order of the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from advreg.hf.batching import round_up
+from advreg.hf.randomness import kept_randomness
+
+_CLASS = 8  # sources whose lengths round up to one multiple of it share a limit, and only they share a batch
+_TOKENS = {"cuda": 131_072, "cpu": 8_192}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How translations are searched for.
+
+    The score of a translation y is log p(y|x) / |y|^penalty, its end counted. As in fairseq, the search for a sentence
+    ends when ``beam`` translations are complete, or at the length limit: ``ratio`` × source length + ``extra`` tokens
+    (the source length rounded up to a multiple of 8, so that the limit depends on the sentence alone).
+
+    Args:
+        beam: hypotheses kept; 1 is greedy.
+        length_penalty: above 0 favours long translations.
+        ratio, extra: of the length limit.
+    """
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    ratio: float = 2.0
+    extra: int = 10
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"beam must be 1 or more, got {self.beam}")
+        if not np.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be a finite number, got {self.length_penalty}")
+        if self.ratio < 0 or self.extra < 1:
+            raise ValueError(f"the length limit must be positive, got {self.ratio} × source length + {self.extra}")
+
+    def limit(self, length: int, positions: int | None = None) -> int:
+        """Most tokens of a translation, its end included, of a source of so many tokens."""
+        most = int(self.ratio * round_up(length, _CLASS)) + self.extra
+        return most if positions is None else min(most, positions)
+
+
+def decode(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    decoding: Decoding,
+    max_tokens: int | None = None,
+    precision: str = "fp32",
+    advance: Callable[[int], None] | None = None,
+) -> list[list[int]]:
+    """The best translation of each source: ids after the start, up to and with the end.
+
+    What a source becomes depends on it alone, but for rounding: batches are composed by length, and each source has
+    its own length limit.
+
+    Args:
+        model: an encoder–decoder.
+        sources: ids of each sentence, its end included; none may be empty.
+        decoding: beam size and length penalty.
+        max_tokens: positions of a batch, the hypotheses of a beam counted; by default what suits the device.
+        precision: fp32, or bf16 by autocast.
+        advance: called with the number of sources done since the last call.
+    """
+    device = model.device
+    budget = _TOKENS.get(device.type, _TOKENS["cpu"]) if max_tokens is None else max_tokens
+    found: list[list[int]] = [[] for _ in sources]
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), kept_randomness(), _autocast(device, precision):
+            for batch in batches_of([len(source) for source in sources], decoding, budget):
+                rows = _search(model, [sources[index] for index in batch], decoding)
+                for index, row in zip(batch, rows, strict=True):
+                    found[index] = row
+                if advance is not None:
+                    advance(len(batch))
+    finally:
+        model.train(training)
+    return found
+
+
+def batches_of(lengths: Sequence[int], decoding: Decoding, max_tokens: int) -> Iterator[list[int]]:
+    """Indices of sources in batches that share a length limit, longest first: a budget too large fails at once."""
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    batch: list[int] = []
+    for index in order:
+        if batch:
+            first = lengths[batch[0]]
+            size = (len(batch) + 1) * decoding.beam * max(first, decoding.limit(first))
+            if size > max_tokens or round_up(first, _CLASS) != round_up(lengths[index], _CLASS):
+                yield batch
+                batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _search(model: Any, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[list[int]]:
+    config = model.config
+    width = max(len(source) for source in sources)
+    ids = torch.full((len(sources), width), config.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for row, source in enumerate(sources):
+        ids[row, : len(source)] = torch.tensor(source)
+        mask[row, : len(source)] = 1
+    output = model.generate(
+        input_ids=ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        generation_config=_generation(config, decoding, width),
+    )
+    return [_until_end(row[1:], config.eos_token_id) for row in output.tolist()]
+
+
+def _generation(config: Any, decoding: Decoding, width: int) -> Any:
+    never = [config.pad_token_id, *([] if config.bos_token_id is None else [config.bos_token_id])]
+    # the first position is the start token's
+    limit = decoding.limit(width, config.max_position_embeddings - 1)
+    options: dict[str, Any] = {} if decoding.beam == 1 else {"length_penalty": decoding.length_penalty}
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        num_beams=decoding.beam,
+        early_stopping=decoding.beam > 1,
+        max_new_tokens=limit,
+        do_sample=False,
+        suppress_tokens=[token for token in never if token != config.eos_token_id],
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+        **options,
+    )
+
+
+def _until_end(row: list[int], end: int) -> list[int]:
+    return row[: row.index(end) + 1] if end in row else row
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision of decoding must be fp32 or bf16, got {precision!r}")
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

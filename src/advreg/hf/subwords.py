@@ -1,0 +1,166 @@
+"""Subwords by sentencepiece: pieces learnt from the training text, and kept with the model.
+
+A folder holds one file of sentencepiece's own, ``subwords.model``, or two, ``source.model`` and ``target.model``. Ids
+are those of fairseq's dictionaries: 0 begin, 1 padding, 2 end, 3 unknown.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+BEGIN, PADDING, END, UNKNOWN = 0, 1, 2, 3
+SPECIAL: Mapping[str, int] = {"bos": BEGIN, "pad": PADDING, "eos": END}
+
+Kind = Literal["bpe", "unigram"]
+
+_JOINT, _SOURCE, _TARGET = "subwords.model", "source.model", "target.model"
+
+
+class SubwordError(ValueError):
+    """Subwords cannot be learnt or loaded; the text names what is wrong and the remedy."""
+
+
+class Pieces:
+    """The subwords of one vocabulary.
+
+    Args:
+        proto: the content of a file of sentencepiece.
+    """
+
+    def __init__(self, proto: bytes) -> None:
+        self.proto = proto
+        try:
+            self._processor = _sentencepiece().SentencePieceProcessor(model_proto=proto)
+        except RuntimeError as error:
+            raise SubwordError(f"not a model of sentencepiece: {error}") from error
+        found = tuple(getattr(self._processor, name)() for name in ("bos_id", "pad_id", "eos_id", "unk_id"))
+        if found != (BEGIN, PADDING, END, UNKNOWN):
+            raise SubwordError(
+                f"ids of begin, padding, end and unknown must be {BEGIN}, {PADDING}, {END}, {UNKNOWN}, got "
+                f"{', '.join(map(str, found))}; learn the subwords with advreg"
+            )
+
+    def __len__(self) -> int:
+        return int(self._processor.get_piece_size())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, with the end at the end."""
+        return [[*ids, END] for ids in self._processor.encode(list(texts), num_threads=1)]
+
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each row of ids, up to its end; special tokens leave no trace."""
+        return [str(self._processor.decode(list(_inner(row)))) for row in rows]
+
+
+def _inner(row: Sequence[int]) -> Iterable[int]:
+    """What a row says: neither begin nor padding, and nothing after the first end."""
+    for number in row:
+        if number == END:
+            return
+        if number not in (BEGIN, PADDING):
+            yield int(number)
+
+
+@dataclass(frozen=True)
+class Subwords:
+    """The subwords of both languages; one object in both fields if they share a vocabulary."""
+
+    source: Pieces
+    target: Pieces
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        """Write sentencepiece's files; each is there whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {_JOINT: self.source} if self.joint else {_SOURCE: self.source, _TARGET: self.target}
+        for name, pieces in files.items():
+            fresh = folder / f"{name}.new"
+            fresh.write_bytes(pieces.proto)
+            os.replace(fresh, folder / name)
+
+    @classmethod
+    def load(cls, folder: Path) -> Subwords:
+        """What :meth:`save` wrote."""
+        if (folder / _JOINT).is_file():
+            both = _read(folder / _JOINT)
+            return cls(both, both)
+        if (folder / _SOURCE).is_file() and (folder / _TARGET).is_file():
+            return cls(_read(folder / _SOURCE), _read(folder / _TARGET))
+        raise SubwordError(
+            f"'{folder}' holds neither {_JOINT} nor {_SOURCE} and {_TARGET}; give the model folder of a translation run"
+        )
+
+
+def _read(path: Path) -> Pieces:
+    try:
+        return Pieces(path.read_bytes())
+    except SubwordError as error:
+        raise SubwordError(f"{path}: {error}") from error
+
+
+def learn_subwords(
+    source: Sequence[str],
+    target: Sequence[str],
+    size: int,
+    joint: bool = True,
+    kind: Kind = "bpe",
+    coverage: float = 1.0,
+) -> Subwords:
+    """Learn subwords from the two sides of the training text; the same text gives the same pieces and ids.
+
+    Args:
+        source, target: lines of text.
+        size: of the vocabulary, or of each of the two.
+        joint: one vocabulary for both languages?
+        kind: how pieces are found.
+        coverage: share of the characters, by occurrence, that get a piece; the others become unknown.
+    """
+    if not 0 < coverage <= 1:
+        raise SubwordError(f"character coverage must be above 0 and at most 1, got {coverage}")
+    if not joint:
+        return Subwords(_learn(source, size, kind, coverage), _learn(target, size, kind, coverage))
+    both = _learn([*source, *target], size, kind, coverage)
+    return Subwords(both, both)
+
+
+def _learn(texts: Sequence[str], size: int, kind: Kind, coverage: float) -> Pieces:
+    written = io.BytesIO()
+    try:
+        _sentencepiece().SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=written,
+            vocab_size=size,
+            model_type=kind,
+            character_coverage=coverage,
+            normalization_rule_name="identity",  # what is scored is the text, not what NFKC makes of it
+            bos_id=BEGIN,
+            pad_id=PADDING,
+            eos_id=END,
+            unk_id=UNKNOWN,
+            num_threads=1,  # sums in another order would be other pieces
+            max_sentence_length=2**20,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        told = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise SubwordError(
+            f"vocabulary must fit the training text, got {size} for {len(texts)} lines (sentencepiece: {told}); "
+            "choose another --vocabulary"
+        ) from error
+    return Pieces(written.getvalue())
+
+
+def _sentencepiece() -> Any:
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise SubwordError("translation needs the package sentencepiece; install advreg[mt]") from error
+    return sentencepiece

@@ -1,0 +1,306 @@
+"""A translation model with its subwords: training it, resumably, and using what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from advreg.core.progress import counting
+from advreg.hf.arguments import training_arguments
+from advreg.hf.averaging import Snapshots, set_weights
+from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
+from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.decoding import Decoding, decode
+from advreg.hf.models import ModelError, load_any
+from advreg.hf.progress import progress_bar
+from advreg.hf.randomness import kept_randomness
+from advreg.hf.run import OnStep, Result, StepCallback
+from advreg.hf.subwords import SubwordError, Subwords
+from advreg.hf.survey import survey, to_device
+from advreg.hf.task import IGNORED, ModelTask
+from advreg.hf.trainer import AdversarialTrainer
+from advreg.methods.base import Method
+
+_DECODING = "decoding.json"
+
+Score = Callable[[list[str]], dict[str, float]]
+
+
+class Translator:
+    """A trained model, its subwords, and how it decodes.
+
+    Args:
+        model: an encoder–decoder.
+        subwords: of both languages.
+        decoding: beam size and length penalty, unless others are asked for.
+    """
+
+    def __init__(self, model: Any, subwords: Subwords, decoding: Decoding) -> None:
+        self.model, self.subwords, self.decoding = model, subwords, decoding
+
+    @classmethod
+    def load(cls, folder: Path, device: str | None = None) -> Translator:
+        """What :meth:`save` wrote: a model folder that transformers can read, with the subwords beside it."""
+        if not folder.is_dir():
+            raise ModelError(
+                f"model must be the model folder of a translation run, got '{folder}', "
+                f"{'a file' if folder.exists() else 'which does not exist'}"
+            )
+        if not (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file():
+            folder = folder / "model"  # the run's folder
+        subwords = Subwords.load(folder)
+        model = load_any(str(folder))
+        sizes = len(subwords.source), len(subwords.target)
+        config = model.config
+        wanted = config.vocab_size, getattr(config, "decoder_vocab_size", None) or config.vocab_size
+        if sizes != wanted:
+            raise SubwordError(
+                f"'{folder}': subwords must be {wanted[0]} and {wanted[1]}, got {sizes[0]} and {sizes[1]}"
+            )
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return cls(model.eval(), subwords, _read_decoding(folder / _DECODING))
+
+    def save(self, folder: Path) -> None:
+        """Write model, subwords and decoding settings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder)
+        self.subwords.save(folder)
+        fresh = folder / f"{_DECODING}.new"
+        fresh.write_text(json.dumps(asdict(self.decoding)), encoding="utf-8")
+        os.replace(fresh, folder / _DECODING)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        decoding: Decoding | None = None,
+        max_tokens: int | None = None,
+        precision: str = "fp32",
+        advance: Callable[[int], None] | None = None,
+    ) -> list[str]:
+        """The translation of each line, in their order; an empty line stays empty.
+
+        A line longer than the model has positions is cut.
+        """
+        real = [index for index, line in enumerate(lines) if line.strip()]
+        sources = cut(self.subwords.source.encode([lines[index] for index in real]), positions_of(self.model))
+        rows = decode(self.model, sources, decoding or self.decoding, max_tokens, precision, advance)
+        found = [""] * len(lines)
+        for index, text in zip(real, self.subwords.target.decode(rows), strict=True):
+            found[index] = text
+        return found
+
+
+def _read_decoding(path: Path) -> Decoding:
+    if not path.is_file():
+        return Decoding()
+    try:
+        return Decoding(**json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"{path}: must hold settings of the decoding, got: {error}; delete it to use others"
+        ) from error
+
+
+def positions_of(model: Any) -> int:
+    """Tokens either side may have."""
+    return int(model.config.max_position_embeddings)
+
+
+def cut(rows: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Rows of at most so many ids; one that is longer keeps its beginning and its end."""
+    return [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows]
+
+
+# ---- training
+
+
+@dataclass(frozen=True)
+class TranslationJob:
+    """What to train on what, and how.
+
+    Args:
+        model: an encoder–decoder for these subwords.
+        subwords: of both languages.
+        train, valid: encoded pairs.
+        valid_lines: source lines that are translated at each validation.
+        score: scores of their translations; ``judge`` is one of them.
+        method: how to train on a batch.
+        folder: where checkpoints and weights go.
+        max_tokens, multiple: budget of a batch, and what its widths are rounded up to.
+        decoding: how validation decodes.
+        judge: the score, or ``loss``, that the best weights have the best of.
+        keep: how many of the last weights to keep for an average.
+        precision, site: as in other runs.
+        seed: of the batches.
+        neighbours: other embeddings for the sentence vectors of ARCH; see :func:`other_vectors`.
+        fields: fields of ``TrainingArguments``.
+    """
+
+    model: Any
+    subwords: Subwords
+    train: Pairs
+    valid: Pairs
+    valid_lines: Sequence[str]
+    score: Score
+    method: Method
+    folder: Path
+    max_tokens: int
+    multiple: int = 1
+    decoding: Decoding = field(default_factory=lambda: Decoding(beam=1))
+    judge: str = "bleu"
+    keep: int = 5
+    precision: str = "fp32"
+    site: str = "tokens"
+    seed: int = 0
+    neighbours: Path | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def batches(self) -> TokenBatches:
+        return TokenBatches(self.train.lengths, self.max_tokens, self.multiple, self.seed)
+
+    def collator(self) -> PairCollator:
+        return PairCollator(self.model.config.pad_token_id, self.model.config.decoder_start_token_id, self.multiple)
+
+    def snapshots(self) -> Snapshots:
+        return Snapshots(self.folder / "weights", self.keep, higher_is_better=self.judge != "loss")
+
+
+class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
+    """Trains on token batches, and validates by loss and by the score of translations."""
+
+    def __init__(self, job: TranslationJob) -> None:
+        self.job = job
+        self.snapshots = job.snapshots()
+        arguments = training_arguments(job.folder, job.precision, job.fields)
+        batches = TokenBatches(
+            job.train.lengths, job.max_tokens, job.multiple, job.seed, arguments.process_index, arguments.world_size
+        )
+        super().__init__(
+            batches=batches,
+            model=job.model,
+            args=arguments,
+            train_dataset=job.train,
+            eval_dataset=job.valid,
+            data_collator=job.collator(),
+            method=job.method,
+            site=job.site,
+        )
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **_: Any
+    ) -> dict[str, float]:
+        """Loss of the validation pairs and scores of their translations; the weights of now are kept for a while."""
+        job = self.job
+        pairs = job.valid if eval_dataset is None else eval_dataset
+        translator = Translator(self.model, job.subwords, job.decoding)
+        with kept_randomness():
+            found = {"loss": pair_loss(self.model, pairs, job.collator(), job.max_tokens)}
+            found |= job.score(translator.translate(job.valid_lines)) if job.valid_lines else {}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.is_world_process_zero():
+            self.snapshots.take(self.model, self.state.global_step, found[job.judge])
+        return metrics
+
+    def _prepare_method(self) -> None:
+        if self.job.neighbours is None:
+            super()._prepare_method()
+            return
+        with progress_bar(not self.args.disable_tqdm) as progress:
+            advance = counting(progress, "surveying the data", len(self.train_dataset))
+            corpus = survey(self.task, self.train_dataset, self._collator(), advance)
+            vectors = other_vectors(self.job.neighbours, self.train_dataset, self._collator(), tuple(corpus.vectors))
+            corpus = dataclasses.replace(corpus, vectors=vectors)
+            self.method.prepare(corpus, self.args.seed, self.args.device, progress)
+
+
+def other_vectors(path: Path, dataset: Any, collator: Any, streams: Sequence[str]) -> dict[str, Tensor]:
+    """Sentence vectors from other embeddings than the model's.
+
+    Args:
+        path: a model folder with the same subwords, whose token embeddings are averaged; or a safetensors file with a
+            tensor (samples, width) for each stream.
+        dataset, collator: the training samples and what makes a batch of them.
+        streams: ``encoder`` and ``decoder``.
+    """
+    if path.is_dir():
+        return dict(survey(ModelTask(load_any(str(path))), dataset, collator).vectors)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            found = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"neighbour_embeddings must be a model folder or a safetensors file, got '{path}' ({error})"
+        ) from error
+    for stream in streams:
+        shape = tuple(found[stream].shape) if stream in found else None
+        if shape is None or len(shape) != 2 or shape[0] != len(dataset):
+            raise ValueError(
+                f"{path}: must hold '{stream}', a vector for each of the {len(dataset)} training samples, got "
+                f"{shape if shape is not None else ', '.join(found) or 'nothing'}"
+            )
+    return {stream: found[stream] for stream in streams}
+
+
+def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int) -> float:
+    """Negative log-likelihood of the targets, per token, without label smoothing."""
+    order = TokenBatches(pairs.lengths, max(max_tokens, int(pairs.lengths.max()) + collator.multiple))
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for indices in order:
+            batch = to_device(collator([pairs[index] for index in indices]), model.device)
+            labels = batch.pop("labels")
+            logits = model(**batch, use_cache=False).logits
+            nll = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            total += nll.double().cpu()
+            count += int((labels != IGNORED).sum())
+    model.train(training)
+    return float(total) / count
+
+
+def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume: bool = False) -> Result:
+    """Train; the weights at each validation are in ``job.snapshots()``.
+
+    With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends exactly as if it had
+    never stopped.
+    """
+    trainer = TranslationTrainer(job)
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if on_step is not None:
+        trainer.add_callback(StepCallback(on_step))
+    checkpoint = last_whole_checkpoint(job.folder) if resume else None
+    step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
+    trainer.snapshots.forget_after(step)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if trainer.state.global_step not in trainer.snapshots.scores():
+        trainer.evaluate()
+    return Result(
+        metrics={},
+        history=[dict(line) for line in trainer.state.log_history],
+        seconds_per_step=trainer.timer.per_step(),
+        steps=trainer.state.global_step,
+        passes=trainer.passes.per_step(),
+        memory_bytes=job.method.memory_bytes,
+        resumed_from=None if checkpoint is None else step,
+    )
+
+
+def export(job: TranslationJob, steps: Sequence[int], decoding: Decoding, folder: Path) -> None:
+    """Write the model with the weights of a validation, or the average of several, to ``folder``."""
+    set_weights(job.model, job.snapshots().load(steps))
+    Translator(job.model, job.subwords, decoding).save(folder)

@@ -1,0 +1,422 @@
+"""Machine translation from raw text to a BLEU score: methods × seeds on one corpus, each run with its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from advreg import record as records
+from advreg.hf.architectures import build_translator
+from advreg.hf.arguments import training_arguments
+from advreg.hf.batching import Pairs
+from advreg.hf.decoding import Decoding
+from advreg.hf.injection import find_sites
+from advreg.hf.run import Result, device_name
+from advreg.hf.subwords import SPECIAL, Subwords, learn_subwords
+from advreg.hf.translator import (
+    TranslationJob,
+    Translator,
+    cut,
+    export,
+    pair_loss,
+    train_translator,
+)
+from advreg.recipes.bleu import Scores, bleu, score
+from advreg.recipes.parallel import (
+    TRAIN,
+    VALID,
+    Bitext,
+    Kept,
+    ParallelData,
+    filter_pairs,
+    load_corpus,
+    load_files,
+    read_folder,
+)
+from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs
+from advreg.recipes.settings import SettingsError
+from advreg.recipes.translation_settings import TRANSLATION, TranslationSettings
+
+Notice = Callable[[str], None]
+OnStep = Callable[[str, int, int, Mapping[str, float]], None]
+
+_POSITIONS = 1024
+_LOGS_PER_RUN = 100
+_SUBWORD_FACTS_FILE = "subwords.json"
+_SUBWORD_FACTS = ("vocabulary", "joint", "subwords", "character_coverage")
+
+
+# ---- data
+
+
+def load_parallel(settings: TranslationSettings) -> ParallelData:
+    """The text the settings name."""
+    if settings.task != TRANSLATION:
+        data = load_corpus(settings.task, None if settings.data is None else Path(settings.data))
+        return data if settings.tokenised is None else dataclasses.replace(data, tokenised=settings.tokenised)
+    languages = settings.source or "source", settings.target or "target"
+    files = settings.files()
+    if files:
+        return load_files(files, languages, bool(settings.tokenised))
+    assert settings.data is not None  # the settings were checked
+    splits = read_folder(Path(settings.data), *languages)
+    return ParallelData(Path(settings.data).name, languages, splits, bool(settings.tokenised))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A corpus ready for training: subwords, encoded pairs, and what was filtered out.
+
+    Args:
+        data: the text.
+        subwords: learnt from its training split.
+        train, valid: encoded pairs.
+        kept: what the filter left of the training pairs.
+    """
+
+    data: ParallelData
+    subwords: Subwords
+    train: Pairs
+    valid: Pairs
+    kept: Kept
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.data.fingerprint()
+
+
+def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path, notice: Notice) -> Prepared:
+    """Learn the subwords, or load those that were learnt for these runs; encode and filter."""
+    for note in data.notes:
+        notice(note)
+    for name, text in data.splits.items():
+        if text.dropped:
+            notice(f"{text.dropped:,} of {len(text) + text.dropped:,} {name} pairs had an empty side and were dropped")
+    subwords = _subwords(settings, data, folder / "subwords")
+    text = data.splits[TRAIN]
+    source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
+    lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
+    kept = filter_pairs(lengths[0], lengths[1], settings.longest, settings.max_ratio)
+    filtered = kept.note(settings.longest, settings.max_ratio)
+    if filtered is not None:
+        notice(filtered)
+    train = Pairs([source[index] for index in kept.indices], [target[index] for index in kept.indices])
+    return Prepared(data, subwords, train, encode_pairs(data.splits[VALID], subwords), kept)
+
+
+def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
+    """Both sides as ids; what is longer than the model's positions is cut."""
+    sides = subwords.source.encode(text.source), subwords.target.encode(text.target)
+    return Pairs(*(cut(rows, _POSITIONS) for rows in sides))
+
+
+def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path) -> Subwords:
+    """Those that were learnt for the runs of a folder, or new ones; learning them again gives the same."""
+    train = data.splits[TRAIN]
+    path = folder / _SUBWORD_FACTS_FILE
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) == _subword_facts(settings, data):
+        return Subwords.load(folder)
+    return learn_subwords(
+        train.source, train.target, settings.vocabulary, settings.joint, settings.subwords, settings.character_coverage
+    )
+
+
+def _subword_facts(settings: TranslationSettings, data: ParallelData) -> dict[str, Any]:
+    """What decides the subwords."""
+    text = ParallelData("", data.languages, {TRAIN: data.splits[TRAIN]}).fingerprint()
+    return {**{name: getattr(settings, name) for name in _SUBWORD_FACTS}, "text": text}
+
+
+def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Path) -> None:
+    """Save the subwords of the runs, once."""
+    path = folder / _SUBWORD_FACTS_FILE
+    if not path.is_file():
+        prepared.subwords.save(folder)
+        path.write_text(json.dumps(_subword_facts(settings, prepared.data)), encoding="utf-8")
+
+
+# ---- runs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: a method, a seed, a folder."""
+
+    settings: TranslationSettings
+    prepared: Prepared
+    method_name: str
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.method_name}-seed{self.seed}"
+
+    def facts(self) -> dict[str, Any]:
+        """What a resumed run must agree on with the run it goes on with."""
+        return {
+            "data": self.prepared.fingerprint,
+            "method": self.method_name,
+            "options": self.settings.method(self.method_name).options(),
+            "seed": self.seed,
+            **self.settings.facts(),
+        }
+
+
+def run_translation(
+    settings: TranslationSettings, on_step: OnStep, notice: Notice, resume: bool = False
+) -> list[records.RunRecord]:
+    """Every seed with every method; each leaves ``record.json``, ``model/`` and its translations in its folder."""
+    folder = choose_folder(settings, resume)
+    prepared = prepare_data(settings, load_parallel(settings), folder, notice)
+    plans = [
+        Plan(settings, prepared, method, seed, folder / f"{method}-seed{seed}")
+        for seed in settings.seeds
+        for method in settings.methods
+    ]
+    return [run(plan, on_step, notice, resume) for plan in plans]
+
+
+def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
+    """The folder of the runs: the one that was named, else runs/TASK-MODEL."""
+    folder = (
+        Path(settings.output) if settings.output is not None else Path("runs") / f"{settings.task}-{settings.model}"
+    )
+    if has_runs(folder) and not resume:
+        raise SettingsError(
+            f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
+        )
+    return folder
+
+
+def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
+    """Carry a plan out, or read its record if it was finished before."""
+    if resume and (done := finished(plan.name, plan.folder, plan.facts())) is not None:
+        notice(f"{plan.name}: finished before, not repeated")
+        return done
+    job = make_job(plan)
+    agree(plan.name, plan.folder, plan.facts(), resume)
+    _keep_subwords(plan.settings, plan.prepared, plan.folder.parent / "subwords")
+    record = begin_record(plan, job)
+    notice(_batches_note(record))
+    try:
+        result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
+        scores = judge_model(plan, job)
+    except Exception as error:
+        record.fail(error).save(plan.folder / RECORD_FILE)
+        raise
+    if result.resumed_from is not None:
+        notice(f"{plan.name}: resumed from step {result.resumed_from}")
+    record = finish_record(record, job, result, scores)
+    record.save(plan.folder / RECORD_FILE)
+    return record
+
+
+def make_job(plan: Plan) -> TranslationJob:
+    """Model, batches and settings of a plan; nothing is written yet."""
+    settings, prepared = plan.settings, plan.prepared
+    subwords = prepared.subwords
+    model = build_translator(
+        settings.model,
+        len(subwords.source),
+        None if subwords.joint else len(subwords.target),
+        settings.model_dropout,
+        _POSITIONS,
+        plan.seed,
+        SPECIAL,
+    )
+    find_sites(model, settings.site)
+    sources, references = validation_lines(prepared.data.splits[VALID], settings.validate_sentences)
+    tokenised = prepared.data.tokenised
+    job = TranslationJob(
+        model=model,
+        subwords=subwords,
+        train=prepared.train,
+        valid=prepared.valid,
+        valid_lines=sources,
+        score=lambda translations: {"bleu": bleu(translations, references, tokenised)},
+        method=settings.method(plan.method_name),
+        folder=plan.folder,
+        max_tokens=settings.max_tokens,
+        multiple=settings.round_lengths,
+        decoding=Decoding(settings.validate_beam),
+        judge=settings.judge,
+        keep=settings.average if settings.weights == "average" else 1,
+        precision=settings.precision,
+        site=settings.site,
+        seed=plan.seed,
+        neighbours=None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings),
+    )
+    fields = training_fields(settings, job, plan.seed)
+    training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before anything is written
+    return dataclasses.replace(job, fields=fields)
+
+
+def validation_lines(text: Bitext, count: int) -> tuple[list[str], list[str]]:
+    """Sentences to translate at a validation, the same ones in every run."""
+    chosen = list(range(len(text)))
+    if 0 < count < len(chosen):
+        chosen = sorted(random.Random(0).sample(chosen, count))
+    return [text.source[index] for index in chosen], [text.target[index] for index in chosen]
+
+
+def training_fields(settings: TranslationSettings, job: TranslationJob, seed: int) -> dict[str, Any]:
+    """TrainingArguments of a job; what the user set by name wins."""
+    batches = job.batches()
+    accumulated = min(max(1, round(settings.update_tokens / batches.target_tokens())), len(batches))
+    updates = -(-len(batches) // accumulated)  # of an epoch
+    every = settings.validate_every * updates
+    fields = {
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": max(1, round(len(job.train) / len(batches))),  # for the record; not used
+        "gradient_accumulation_steps": accumulated,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": "inverse_sqrt",
+        "warmup_steps": min(4000, updates * settings.epochs // 5)
+        if settings.warmup_steps is None
+        else settings.warmup_steps,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.98,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.clip_norm,
+        "label_smoothing_factor": settings.label_smoothing,
+        "seed": seed,
+        "data_seed": seed,
+        "logging_steps": max(1, updates * settings.epochs // _LOGS_PER_RUN),
+        "eval_strategy": "steps",
+        "eval_steps": every,
+        "save_strategy": "steps",
+        "save_steps": every,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device_name() != "cpu",
+    }
+    return {**fields, **settings.training}
+
+
+# ---- scores
+
+
+def decoding_of(settings: TranslationSettings) -> Decoding:
+    """How the test sets are decoded."""
+    search = settings.search()
+    return Decoding(search.beam, search.length_penalty)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the chosen weights are worth: scores by set, losses by set, and which validations they come from."""
+
+    scores: Mapping[str, Scores]
+    losses: Mapping[str, float]
+    steps: list[int]
+
+
+def judge_model(plan: Plan, job: TranslationJob) -> Judged:
+    """Export the chosen weights, and score the exported model on every test set; its translations are written too."""
+    settings, data = plan.settings, plan.prepared.data
+    snapshots = job.snapshots()
+    steps = {
+        "best": lambda: [snapshots.best()],
+        "last": lambda: snapshots.last(1),
+        "average": lambda: snapshots.last(settings.average),
+    }[settings.weights]()
+    export(job, steps, decoding_of(settings), plan.folder / "model")
+    translator = Translator.load(plan.folder / "model")
+    precision = "bf16" if settings.precision == "bf16" else "fp32"
+    scores, losses = {}, {}
+    for name, text in {VALID: data.splits[VALID], **data.tests()}.items():
+        translations = translator.translate(text.source, precision=precision)
+        (plan.folder / f"{name}.translations.txt").write_text("".join(f"{line}\n" for line in translations), "utf-8")
+        scores[name] = score(translations, text.target, data.tokenised)
+        pairs = plan.prepared.valid if name == VALID else encode_pairs(text, plan.prepared.subwords)
+        losses[name] = pair_loss(translator.model, pairs, job.collator(), settings.max_tokens)
+    return Judged(scores, losses, steps)
+
+
+# ---- records
+
+
+def begin_record(plan: Plan, job: TranslationJob) -> records.RunRecord:
+    settings, prepared = plan.settings, plan.prepared
+    batches = job.batches()
+    details = {
+        **prepared.data.details,
+        "languages": list(prepared.data.languages),
+        "tokenised": prepared.data.tokenised,
+        "dropped_empty": {name: text.dropped for name, text in prepared.data.splits.items()},
+        "filtered": {"too_long": prepared.kept.too_long, "too_unlike": prepared.kept.too_unlike},
+        "vocabulary": {"source": len(prepared.subwords.source), "target": len(prepared.subwords.target)},
+        "joint": prepared.subwords.joint,
+        "tokens": prepared.train.tokens,
+        "batches": len(batches),
+        "padding": batches.padding_share(),
+        "target_tokens_per_batch": batches.target_tokens(),
+        "decoding": dataclasses.asdict(decoding_of(settings)),
+    }
+    sizes = {name: len(text) for name, text in prepared.data.splits.items()} | {TRAIN: len(prepared.train)}
+    return records.RunRecord.begin(
+        name=plan.name,
+        method=records.MethodInfo(name=job.method.name, settings={**job.method.options(), "site": settings.site}),
+        task=records.TaskInfo(name=prepared.data.name, fingerprint=prepared.fingerprint, sizes=sizes, details=details),
+        model=records.ModelInfo(name=settings.model, parameters=sum(p.numel() for p in job.model.parameters())),
+        training=records.TrainingInfo(
+            epochs=settings.epochs,
+            batch_size=job.fields["per_device_train_batch_size"],
+            learning_rate=settings.learning_rate,
+            precision=settings.precision,
+            seed=plan.seed,
+            more={
+                **{name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
+                **{name: value for name, value in settings.facts().items() if isinstance(value, str | int | float)},
+            },
+        ),
+        device=device_name(),
+    )
+
+
+def _batches_note(record: records.RunRecord) -> str:
+    details = record.task.details
+    accumulated = record.training.more["gradient_accumulation_steps"]
+    return (
+        f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch, "
+        f"{details['padding']['both']:.1%} of the positions padding; {accumulated} batches an update, "
+        f"{accumulated * details['target_tokens_per_batch']:,.0f} target tokens"
+    )
+
+
+def finish_record(record: records.RunRecord, job: TranslationJob, result: Result, judged: Judged) -> records.RunRecord:
+    """Scores of the first test set bear its score's name alone; those of other sets bear the set's."""
+    main = next((name for name in judged.scores if name != VALID), VALID)
+    metrics: dict[str, float] = {}
+    for name, scores in judged.scores.items():
+        prefix = "" if name == main else f"{name}_"
+        metrics |= {f"{prefix}{score}": value for score, value in scores.metrics().items()}
+        metrics[f"{prefix}loss"] = judged.losses[name]
+    tokens = record.task.details["target_tokens_per_batch"] * job.fields["gradient_accumulation_steps"]
+    details = {
+        **record.task.details,
+        "scored": main,
+        "signatures": judged.scores[main].signatures,
+        "weights_of_steps": judged.steps,
+    }
+    record = dataclasses.replace(record, task=dataclasses.replace(record.task, details=details))
+    seconds = result.seconds_per_step
+    return record.finish(
+        metrics=metrics,
+        history=result.history,
+        timing={
+            "seconds_per_step": seconds,
+            "steps": float(result.steps),
+            "target_tokens_per_second": tokens / seconds if seconds else None,
+        },
+        passes=result.passes,
+        cache_bytes=result.memory_bytes,
+    )

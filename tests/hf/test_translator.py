@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from advreg.hf.architectures import build_translator
+from advreg.hf.batching import PairCollator, Pairs
+from advreg.hf.decoding import Decoding
+from advreg.hf.models import ModelError
+from advreg.hf.subwords import END, PADDING, SPECIAL, SubwordError, learn_subwords
+from advreg.hf.task import IGNORED
+from advreg.hf.translator import Translator, cut, other_vectors, pair_loss
+from number_words import in_digits, in_words
+
+NUMBERS = range(1000, 1200)
+SUBWORDS = learn_subwords([in_words(number) for number in NUMBERS], [in_digits(number) for number in NUMBERS], 60)
+
+
+def small(seed: int = 0, **settings: Any) -> Any:
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    return build_translator("transformer-small", 60, seed=seed, special=SPECIAL, settings={**sizes, **settings})
+
+
+def encoded(count: int = 12) -> Pairs:
+    numbers = list(NUMBERS)[:count]
+    return Pairs(
+        SUBWORDS.source.encode([in_words(number) for number in numbers]),
+        SUBWORDS.target.encode([in_digits(number) for number in numbers]),
+    )
+
+
+def test_a_saved_translator_translates_as_before(tmp_path: Path) -> None:
+    lines = [in_words(number) for number in (1001, 1100, 1023)]
+    before = Translator(small(), SUBWORDS, Decoding(3, 0.5, extra=4))
+    before.save(tmp_path / "model")
+    after = Translator.load(tmp_path / "model")
+    assert after.decoding == before.decoding
+    assert after.translate(lines) == before.translate(lines)
+    assert Translator.load(tmp_path).translate(lines) == before.translate(lines)  # the run's folder does as well
+
+
+def test_an_empty_line_stays_empty_and_lines_keep_their_places() -> None:
+    translator = Translator(small(), SUBWORDS, Decoding(1, extra=4))
+    lines = ["one hundred", "", "two", "   "]
+    found = translator.translate(lines)
+    assert [bool(line.strip()) for line in lines] == [index in (0, 2) for index in range(4)]
+    assert (found[1], found[3]) == ("", "")
+    assert [found[0], found[2]] == translator.translate([lines[0], lines[2]])
+    assert translator.translate([]) == []
+
+
+def test_a_line_longer_than_the_positions_is_cut_and_keeps_its_end() -> None:
+    assert cut([[5, 6, 7, END], [5, END]], 3) == [[5, 6, END], [5, END]]
+    assert Translator(small(), SUBWORDS, Decoding(1, ratio=0, extra=2)).translate(["one hundred " * 400])
+
+
+def test_a_folder_that_is_no_translator_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"folder of a translation run, got .*, which does not exist"):
+        Translator.load(tmp_path / "none")
+    with pytest.raises(SubwordError, match=r"holds neither subwords\.model"):
+        Translator.load(tmp_path)
+    Translator(small(), SUBWORDS, Decoding()).save(tmp_path)
+    (tmp_path / "decoding.json").write_text('{"beams": 3}')
+    with pytest.raises(ModelError, match=r"decoding\.json: must hold settings of the decoding, got: .*beams"):
+        Translator.load(tmp_path)
+
+
+def test_subwords_of_another_model_are_refused(tmp_path: Path) -> None:
+    Translator(small(), SUBWORDS, Decoding()).save(tmp_path)
+    learn_subwords([in_words(number) for number in NUMBERS], ["1 2 3"], 50).save(tmp_path)
+    with pytest.raises(SubwordError, match="subwords must be 60 and 60, got 50 and 50"):
+        Translator.load(tmp_path)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_the_loss_is_the_mean_over_target_tokens_whatever_the_batches(multiple: int) -> None:
+    model, pairs = small(dropout=0.5), encoded()
+    collate = PairCollator(PADDING, END)
+    with torch.no_grad():
+        total = count = 0.0
+        for index in range(len(pairs)):
+            batch = collate([pairs[index]])
+            length = int((batch["labels"] != IGNORED).sum())
+            total += float(model.eval()(**batch).loss) * length
+            count += length
+    model.train()
+    for budget in (1, 50, 10_000):
+        found = pair_loss(model, pairs, PairCollator(PADDING, END, multiple), budget)
+        assert found == pytest.approx(total / count, rel=1e-5)
+    assert model.training
+
+
+# ---- other embeddings for the neighbours
+
+
+def test_sentence_vectors_are_mean_embeddings_of_the_other_model(tmp_path: Path) -> None:
+    other, pairs = small(seed=7), encoded()
+    other.save_pretrained(tmp_path)
+    found = other_vectors(tmp_path, pairs, PairCollator(PADDING, END), ("encoder", "decoder"))
+    table = other.get_input_embeddings().weight.detach()
+    assert set(found) == {"encoder", "decoder"}
+    assert torch.allclose(found["encoder"][3], table[pairs[3]["input_ids"].long()].mean(0), atol=1e-6)
+
+
+def test_sentence_vectors_come_from_a_file_too(tmp_path: Path) -> None:
+    vectors = {"encoder": torch.randn(12, 5), "decoder": torch.randn(12, 7)}
+    save_file(vectors, tmp_path / "v.safetensors")
+    found = other_vectors(tmp_path / "v.safetensors", encoded(), None, ("encoder", "decoder"))
+    assert all(torch.equal(found[stream], vectors[stream]) for stream in vectors)
+
+
+def test_vectors_that_do_not_fit_the_data_are_named(tmp_path: Path) -> None:
+    save_file({"encoder": torch.randn(11, 5)}, tmp_path / "v.safetensors")
+    with pytest.raises(ValueError, match=r"'encoder', a vector for each of the 12 training samples, got \(11, 5\)"):
+        other_vectors(tmp_path / "v.safetensors", encoded(), None, ("encoder", "decoder"))
+    with pytest.raises(ValueError, match=r"must be a model folder or a safetensors file, got '.*none'"):
+        other_vectors(tmp_path / "none", encoded(), None, ("encoder",))

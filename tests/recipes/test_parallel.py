@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import gzip
+import lzma
+from pathlib import Path
+
+import pytest
+
+from advreg.recipes.parallel import (
+    CORPORA,
+    Bitext,
+    ParallelData,
+    filter_pairs,
+    load_corpus,
+    load_files,
+    read_bitext,
+    read_folder,
+    read_lines,
+)
+from advreg.recipes.textdata import DataError
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files named split__language."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return folder
+
+
+# ---- files
+
+
+def test_plain_and_packed_files_hold_the_same_lines(tmp_path: Path) -> None:
+    text = "eins\nzwei ä\n\ndrei"
+    (tmp_path / "a.de").write_text(text, encoding="utf-8")
+    (tmp_path / "b.de.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "c.de.xz").write_bytes(lzma.compress(text.encode()))
+    for name in ("a.de", "b.de.gz", "c.de.xz"):
+        assert read_lines(tmp_path / name) == ["eins", "zwei ä", "", "drei"]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_bytes("\ufeffone\u2028still one\r\ntwo\x0bstill two\x85\n".encode())
+    assert read_lines(tmp_path / "a.en") == ["one\u2028still one", "two\x0bstill two\x85"]
+
+
+def test_pairs_with_an_empty_side_are_dropped_together_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, a__en="one\n\nthree\nfour\n", a__de="eins\nzwei\n  \nvier\n")
+    found = read_bitext(tmp_path / "a.en", tmp_path / "a.de")
+    assert (found.source, found.target, found.dropped) == (("one", "four"), ("eins", "vier"), 2)
+
+
+def test_files_of_different_length_are_named_with_their_counts(tmp_path: Path) -> None:
+    write(tmp_path, a__en="one\ntwo\n", a__de="eins\nzwei\ndrei\n")
+    with pytest.raises(DataError, match=r"got 2 in .*a\.en and 3 in .*a\.de; they must be aligned line by line"):
+        read_bitext(tmp_path / "a.en", tmp_path / "a.de")
+
+
+def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(DataError, match=r"a\.en, line 2: must be UTF-8, got the byte 0xe9; convert the file"):
+        read_lines(tmp_path / "a.en")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.en: must be a text file .* got nothing; check the path"):
+        read_lines(tmp_path / "none.en")
+    (tmp_path / "a.en.xz").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"a\.en\.xz: cannot be unpacked: .*; fetch the file again"):
+        read_lines(tmp_path / "a.en.xz")
+    write(tmp_path, b__en="\n", b__de="\n")
+    with pytest.raises(DataError, match="must hold at least one pair of sentences, got 1 empty ones"):
+        read_bitext(tmp_path / "b.en", tmp_path / "b.de")
+
+
+def test_a_folder_gives_every_split_with_both_languages(tmp_path: Path) -> None:
+    write(tmp_path, train__en="a\n", train__de="b\n", valid__en="c\n", valid__de="d\n", test__en="e\n", test__de="f\n")
+    write(tmp_path, test_2017__en="g\n", test_2017__de="h\n", alone__en="i\n", README__txt="j\n")
+    found = read_folder(tmp_path, "de", "en")
+    assert list(found) == ["train", "valid", "test", "test_2017"]
+    assert found["train"] == Bitext(("b",), ("a",))
+    data = ParallelData("x", ("de", "en"), found)
+    assert list(data.tests()) == ["test", "test_2017"]
+    assert list(ParallelData("x", ("de", "en"), {"train": found["train"], "valid": found["valid"]}).tests()) == [
+        "valid"
+    ]
+
+
+def test_a_folder_without_validation_text_says_what_it_has(tmp_path: Path) -> None:
+    write(tmp_path, train__en="a\n", train__de="b\n")
+    with pytest.raises(DataError, match=r"must hold valid\.en and valid\.de .* got train\.de, train\.en"):
+        read_folder(tmp_path, "en", "de")
+
+
+def test_files_by_split_are_a_corpus(tmp_path: Path) -> None:
+    write(tmp_path, train__a="x\n", train__b="y\n")
+    paths = {"train": (str(tmp_path / "train.a"), str(tmp_path / "train.b"))}
+    data = load_files(paths, ("a", "b"), tokenised=True)
+    assert (data.name, data.tokenised, len(data.splits["train"])) == ("train", True, 1)
+
+
+def test_the_fingerprint_follows_every_sentence(tmp_path: Path) -> None:
+    def data(*lines: str) -> ParallelData:
+        return ParallelData("x", ("a", "b"), {"train": Bitext(lines, lines)})
+
+    assert data("a", "b").fingerprint() == data("a", "b").fingerprint()
+    assert len({data(*lines).fingerprint() for lines in (("a", "b"), ("b", "a"), ("a",), ("a b",))}) == 4
+
+
+# ---- known corpora
+
+
+def test_a_known_corpus_is_found_with_or_without_its_parent_and_both_ways(tmp_path: Path) -> None:
+    folder = write(tmp_path / "mt" / "multi30k_en-de", train__en="one\n", train__de="eins\n")
+    write(folder, valid__en="two\n", valid__de="zwei\n")
+    for given in (tmp_path, tmp_path / "mt"):
+        assert load_corpus("multi30k-en-de", given).splits["train"].source == ("one",)
+    turned = load_corpus("multi30k-de-en", tmp_path)
+    assert (turned.languages, turned.splits["train"].source) == (("de", "en"), ("eins",))
+
+
+def test_a_subset_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "mt" / "iwslt14_de-en_small", train__en="one\n", train__de="eins\n")
+    write(folder, valid__en="two\n", valid__de="zwei\n")
+    monkeypatch.setenv("ADVREG_DATA", str(tmp_path))
+    data = load_corpus("iwslt14-de-en")
+    assert data.details["subset"] is True
+    assert data.notes == (
+        "iwslt14-de-en: a subset of the training set, 1 of 160,239 pairs; not comparable with published scores",
+    )
+
+
+@pytest.mark.parametrize("task", ["iwslt16-en-fr", "wmt16-en-de"])
+def test_a_corpus_that_is_not_here_says_what_is_missing_and_where_to_get_it(task: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=rf"task '{task}' is not in '.*': there is no mt/.* with train\.en\.xz .*To get"
+    ):
+        load_corpus(task, tmp_path)
+
+
+def test_without_a_folder_the_error_names_both_ways_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ADVREG_DATA", raising=False)
+    with pytest.raises(DataError, match=r"needs its files; .* with --data or ADVREG_DATA\. To get them: Stanford"):
+        load_corpus("iwslt15-en-vi")
+    with pytest.raises(DataError, match=r"unknown translation task 'iwslt15-en-v'.*did you mean"):
+        load_corpus("iwslt15-en-v")
+
+
+def test_the_papers_inference_settings_are_those_of_its_table() -> None:
+    table = {
+        "iwslt15-en-vi": (10, 1.0), "iwslt15-vi-en": (15, 0.3), "iwslt14-en-de": (10, 1.5), "iwslt14-de-en": (9, 1.5),
+        "iwslt16-en-fr": (10, 0.2), "iwslt16-fr-en": (10, 2.0), "wmt16-en-de": (4, 0.6),
+    }  # fmt: skip
+    found = {task: spec.decoding for task, spec in CORPORA.items() if spec.decoding is not None}
+    assert {task: (beam.beam, beam.length_penalty) for task, beam in found.items()} == table
+
+
+# ---- filtering
+
+
+def test_long_and_unlike_pairs_are_filtered_and_counted() -> None:
+    kept = filter_pairs([3, 251, 10, 20, 0, 5], [3, 9, 5, 9, 4, 10], longest=250, ratio=2.0)
+    assert (kept.indices, kept.too_long, kept.too_unlike) == ([0, 2, 5], 2, 1)
+    assert kept.note(250, 2.0) == (
+        "3 of 6 training pairs kept: 2 longer than 250 subwords, 1 with one side more than 2 times as long as the other"
+    )
+    assert filter_pairs([1], [2], 250, 2.0).note(250, 2.0) is None
+
+
+def test_a_filter_that_leaves_nothing_says_what_to_raise() -> None:
+    with pytest.raises(DataError, match=r"no training pair of 2 is left: 1 are longer .* 1 have .* raise --longest or"):
+        filter_pairs([300, 1], [3, 9], 250, 2.0)

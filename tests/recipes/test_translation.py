@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from advreg import record as records
+from advreg.hf.subwords import Subwords
+from advreg.hf.translator import Translator
+from advreg.recipes.bleu import score
+from advreg.recipes.parallel import read_lines
+from advreg.recipes.settings import SettingsError
+from advreg.recipes.translation import (
+    Plan,
+    load_parallel,
+    make_job,
+    prepare_data,
+    run_translation,
+    validation_lines,
+)
+from advreg.recipes.translation_settings import TranslationSettings
+from number_words import SOURCE, TARGET, write_numbers
+
+Said = list[str]
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"), train=60, valid=10, test=10)
+
+
+@pytest.fixture
+def settings(numbers: Path, tmp_path: Path) -> TranslationSettings:
+    """A run of seconds that learns little."""
+    return TranslationSettings(
+        data=str(numbers), source=SOURCE, target=TARGET, tokenised=True, model="transformer-small", vocabulary=55,
+        max_ratio=3.0, methods=("arch",), seeds=(3,), epochs=3, max_tokens=128, update_tokens=100, learning_rate=1e-3,
+        beam=2, output=str(tmp_path / "runs"), options={"arch": {"refresh_every": 2, "cache_fraction": 0.5}},
+    )  # fmt: skip
+
+
+def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | None = None) -> tuple[Any, Said]:
+    said: Said = []
+
+    def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
+        if step == stop:
+            raise KeyboardInterrupt
+
+    return run_translation(settings, on_step, said.append, resume)[0], said
+
+
+# ---- what comes out
+
+
+def test_a_run_leaves_a_record_a_model_and_its_translations(settings: TranslationSettings, numbers: Path) -> None:
+    told, said = carry_out(settings)
+    folder = Path(str(settings.output)) / "arch-seed3"
+    record = records.load(folder / "record.json")
+    assert record == told.portable()
+    details, outcome = record.task.details, record.outcome
+    dropped = details["filtered"]["too_unlike"] + details["filtered"]["too_long"]
+    assert record.task.sizes == {"train": 60 - dropped, "valid": 10, "test": 10}
+    assert details["vocabulary"] == {"source": 55, "target": 55}
+    assert 0 <= details["padding"]["both"] < 0.2
+    assert details["decoding"]["beam"] == 2
+    assert "tok:none" in details["signatures"]["tokenised_bleu"]
+    wanted = {f"{prefix}{name}" for prefix in ("", "valid_") for name in ("bleu", "chrf", "tokenised_bleu", "loss")}
+    assert set(outcome.metrics) == wanted
+    # epochs 0 and 2 refresh with 3 ascent steps: 5 forward, 4 backward; epoch 1 reuses: 2 and 1
+    assert outcome.passes == {"forward": pytest.approx(4.0), "backward": pytest.approx(3.0)}
+    assert outcome.cache_bytes
+    assert (outcome.timing["target_tokens_per_second"] or 0) > 0
+    logs = [line for line in outcome.history if "loss" in line]
+    assert all(line["grad_norm"] > 0 and "penalty" in line for line in logs)
+    assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
+    assert str(numbers) not in (folder / "record.json").read_text(encoding="utf-8")
+    assert any("batches an epoch" in line and "padding" in line for line in said)
+
+    translations = read_lines(folder / "test.translations.txt")
+    again = Translator.load(folder / "model")
+    assert again.translate(read_lines(numbers / f"test.{SOURCE}")) == translations
+    scores = score(translations, read_lines(numbers / f"test.{TARGET}"), tokenised=True)
+    assert outcome.metrics["tokenised_bleu"] == pytest.approx(scores.tokenised_bleu)
+    assert Subwords.load(folder.parent / "subwords").source.proto == again.subwords.source.proto
+
+
+def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: TranslationSettings) -> None:
+    quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
+    record, _ = carry_out(quick)
+    with pytest.raises(SettingsError, match="holds runs already; add --resume"):
+        carry_out(quick)
+    again, said = carry_out(quick, resume=True)
+    assert again == record.portable()
+    assert said[-1] == "standard-seed3: finished before, not repeated"
+    with pytest.raises(SettingsError, match=r"standard-seed3 cannot go on, .*learning_rate was 0\.001, is 0\.5"):
+        carry_out(dataclasses.replace(quick, learning_rate=0.5), resume=True)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(settings: TranslationSettings, tmp_path: Path) -> None:
+    whole, _ = carry_out(settings)
+    steps = int(whole.outcome.timing["steps"])
+    parts = dataclasses.replace(settings, output=str(tmp_path / "parts"))
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(parts, stop=2 * steps // 3 + 1)
+    record, said = carry_out(parts, resume=True)
+    assert f"arch-seed3: resumed from step {2 * steps // 3}" in said
+    one, other = (
+        load_file(tmp_path / name / "arch-seed3" / "model" / "model.safetensors") for name in ("runs", "parts")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert record.outcome.metrics == whole.outcome.metrics
+    assert record.outcome.passes == whole.outcome.passes
+    assert record.task.details == whole.task.details
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["r3f", "freelb", "smart"])
+def test_every_method_trains_on_it_with_both_streams_perturbed(settings: TranslationSettings, method: str) -> None:
+    record, _ = carry_out(dataclasses.replace(settings, methods=(method,), options={}, epochs=1))
+    assert record.outcome.status == "finished"
+    assert record.outcome.passes["forward"] > 1
+
+
+@pytest.mark.slow
+def test_weights_may_be_the_average_of_the_last_validations(settings: TranslationSettings) -> None:
+    mean = dataclasses.replace(settings, methods=("standard",), weights="average", average=2)
+    record, _ = carry_out(mean)
+    steps = record.task.details["weights_of_steps"]
+    assert len(steps) == 2
+    folder = Path(str(settings.output)) / "standard-seed3"
+    parts = [load_file(folder / "weights" / f"step-{step}.safetensors") for step in steps]
+    model = load_file(folder / "model" / "model.safetensors")
+    name = "model.encoder.layers.0.fc1.weight"
+    assert torch.allclose(model[name], (parts[0][name] + parts[1][name]) / 2, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_languages_may_have_vocabularies_of_their_own(settings: TranslationSettings) -> None:
+    apart = dataclasses.replace(settings, joint=False, vocabulary=24, max_ratio=20.0, epochs=1)
+    record, _ = carry_out(apart)
+    assert record.task.details["vocabulary"] == {"source": 24, "target": 24}
+    assert record.task.details["joint"] is False
+
+
+@pytest.mark.slow
+def test_neighbours_may_be_found_by_another_models_embeddings(settings: TranslationSettings, tmp_path: Path) -> None:
+    plain = dataclasses.replace(settings, epochs=2)  # the second epoch borrows from neighbours
+    carry_out(plain)
+    other = dataclasses.replace(
+        plain, output=str(tmp_path / "other"), neighbour_embeddings=str(tmp_path / "runs" / "arch-seed3" / "model")
+    )
+    record, _ = carry_out(other)
+    assert record.portable().training.more["neighbour_embeddings"] == "…/model"
+    one, two = (load_file(tmp_path / name / "arch-seed3" / "model" / "model.safetensors") for name in ("runs", "other"))
+    assert not all(torch.equal(one[name], two[name]) for name in one)
+
+
+# ---- preparing
+
+
+def a_plan(settings: TranslationSettings, folder: Path) -> Plan:
+    prepared = prepare_data(settings, load_parallel(settings), folder, lambda text: None)
+    return Plan(settings, prepared, settings.methods[0], settings.seeds[0], folder / "run")
+
+
+def test_batches_are_accumulated_to_the_token_target(settings: TranslationSettings, tmp_path: Path) -> None:
+    job = make_job(a_plan(dataclasses.replace(settings, update_tokens=250), tmp_path))
+    batches = job.batches()
+    accumulated = job.fields["gradient_accumulation_steps"]
+    assert accumulated > 1
+    assert abs(accumulated * batches.target_tokens() - 250) <= batches.target_tokens() / 2
+    assert (job.fields["adam_beta1"], job.fields["adam_beta2"]) == (0.9, 0.98)
+    assert job.fields["lr_scheduler_type"] == "inverse_sqrt"
+    whole = make_job(a_plan(dataclasses.replace(settings, update_tokens=10**9), tmp_path))
+    assert whole.fields["gradient_accumulation_steps"] == len(batches)
+
+
+def test_the_model_and_the_subwords_agree_on_special_tokens(settings: TranslationSettings, tmp_path: Path) -> None:
+    job = make_job(a_plan(settings, tmp_path))
+    config = job.model.config
+    assert (config.bos_token_id, config.pad_token_id, config.eos_token_id) == (0, 1, 2)
+    assert config.decoder_start_token_id == 2
+    assert config.vocab_size == config.decoder_vocab_size == len(job.subwords.source)
+
+
+def test_what_was_dropped_and_filtered_is_told(tmp_path: Path) -> None:
+    for name, lines in {
+        "train.a": "x y\n\nx\n",
+        "train.b": "y x\nx\ny y y y y y\n",
+        "valid.a": "x\n",
+        "valid.b": "y\n",
+    }.items():
+        (tmp_path / name).write_text(lines)
+    settings = TranslationSettings(data=str(tmp_path), source="a", target="b", vocabulary=8)
+    said: Said = []
+    prepared = prepare_data(settings, load_parallel(settings), tmp_path / "runs", said.append)
+    assert said == [
+        "1 of 3 train pairs had an empty side and were dropped",
+        "1 of 2 training pairs kept: 0 longer than 250 subwords, "
+        "1 with one side more than 2 times as long as the other",
+    ]
+    assert len(prepared.train) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_leaves_nothing_behind(settings: TranslationSettings) -> None:
+    with pytest.raises(ValueError, match="no field 'weight_decai'"):
+        carry_out(dataclasses.replace(settings, training={"weight_decai": 1}))
+    assert not Path(str(settings.output)).exists()
+
+
+def test_files_given_one_by_one_are_the_same_data(settings: TranslationSettings, numbers: Path) -> None:
+    sides = {"source": SOURCE, "target": TARGET}
+    files: dict[str, Any] = {
+        f"{split}_{side}": str(numbers / f"{split}.{language}")
+        for split in ("train", "valid", "test")
+        for side, language in sides.items()
+    }
+    mine = dataclasses.replace(settings, data=None, **files)
+    assert load_parallel(mine).fingerprint() == load_parallel(settings).fingerprint()
+
+
+def test_validation_takes_the_same_sentences_each_time(settings: TranslationSettings) -> None:
+    text = load_parallel(settings).splits["train"]
+    sources, references = validation_lines(text, 7)
+    assert (sources, references) == validation_lines(text, 7)
+    assert [text.target[text.source.index(line)] for line in sources] == references
+    assert len(validation_lines(text, 0)[0]) == len(text)
+
+
+# ---- learning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["standard", "arch"])
+def test_numbers_in_words_are_learnt(tmp_path: Path, method: str) -> None:
+    folder = write_numbers(tmp_path / "numbers", train=2000)
+    settings = TranslationSettings(
+        data=str(folder), source=SOURCE, target=TARGET, tokenised=True, model="transformer-small", vocabulary=130,
+        max_ratio=5.0, model_dropout=0.0, methods=(method,), epochs=9, max_tokens=384, update_tokens=200,
+        warmup_steps=100, learning_rate=1e-3, validate_every=3, output=str(tmp_path / "runs"),
+    )  # fmt: skip
+    record, _ = carry_out(settings)
+    assert (record.outcome.metrics["bleu"] or 0) > 90
