@@ -145,3 +145,15 @@ def test_methods_without_a_memory_are_asked_nothing_when_an_epoch_begins(tmp_pat
     trainer = make_trainer(tmp_path, Standard())
     trainer.train()
     assert (trainer.passes.forward, trainer.passes.backward) == (24, 24)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 5])
+def test_the_parts_of_the_loss_that_are_logged_add_up_to_the_loss_under_accumulation(
+    tmp_path: Path, accumulation: int
+) -> None:
+    trainer = make_trainer(tmp_path, arch(weight=2.0), gradient_accumulation_steps=accumulation)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "task_loss" in line]
+    assert len(lines) == 4 * -(-6 // accumulation)  # of six batches an epoch; the last group may be smaller
+    for line in lines:
+        assert line["loss"] == pytest.approx(line["task_loss"] + 2.0 * line["penalty"], rel=1e-3)

@@ -65,6 +65,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self.timer = Timer()
         self._ahead = Ahead()
         self._epoch = 0
+        self._group = 1  # micro-batches of this update
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
@@ -180,6 +181,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     ) -> tuple[list[Any], Tensor | None]:
         """The batches of an accumulation group, and its loss items; the method is told of the group after it."""
         batches = self._ahead.take(epoch_iterator, num_batches)
+        self._group = max(1, len(batches))
         if self.method.looks_ahead:
             for batch in self._ahead.glimpse(num_batches):
                 self.method.expect(batch[SAMPLE_ID].cpu())
@@ -250,9 +252,10 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     # ---- logs
 
     def _measure(self, report: StepReport) -> None:
-        self._measured["task_loss"].append(report.task_loss.detach())
+        """Note what a step did. The losses of an update's micro-batches add up, as in the Trainer's own ``loss``."""
+        self._measured["task_loss"].append(self._group * report.task_loss.detach())
         if report.penalty is not None:
-            self._measured["penalty"].append(report.penalty.detach())
+            self._measured["penalty"].append(self._group * report.penalty.detach())
         for name, value in report.measures.items():
             self._measured[name].append(torch.as_tensor(value).detach())
 
