@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from advreg.cli import train
-from advreg.cli.train import Notices, bytes_text, comparison, main_score, relative_time, spread
+from advreg.cli.saying import Notices
+from advreg.cli.train import bytes_text, comparison, main_score, relative_time, spread
 from advreg.record import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
 
 scores = st.floats(-1, 1, width=32)

@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from advreg.cli.saying import Notices
 from advreg.drawing import check_drawable
 from advreg.recipes.compare_settings import CompareSettings, choose_folder, split
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
@@ -113,19 +114,6 @@ def _announcement(settings: CompareSettings, left: int, size: int) -> str:
         f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, {len(settings.seeds)} seeds; model "
         f"{Path(base.model).name}{preset}; {left} runs to make, {size} at a time"
     )
-
-
-class Notices:
-    """Prints each notice once, however many runs have it to say."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.said: set[str] = set()
-
-    def __call__(self, text: str) -> None:
-        if text not in self.said:
-            self.said.add(text)
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 class _Display(Watcher, AbstractContextManager["_Display"], Protocol):

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from advreg.cli.saying import Notices
 from advreg.hf.run import quiet_libraries
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
 from advreg.recipes.settings import TrainSettings
@@ -62,19 +63,6 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
     progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
     progress.stop_task(bar)
     return record
-
-
-class Notices:
-    """Prints each notice once, however many runs have it to say."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.said: set[str] = set()
-
-    def __call__(self, text: str) -> None:
-        if text not in self.said:
-            self.said.add(text)
-            self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:

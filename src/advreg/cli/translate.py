@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from advreg.cli.train import Notices, bytes_text, relative_time
+from advreg.cli.saying import Notices
+from advreg.cli.train import bytes_text, relative_time
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation

@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from advreg.methods.coerce import type_text
-from advreg.recipes.settings import TrainSettings
-from advreg.recipes.translation_settings import TASKS, TranslationSettings, read_toml
+from advreg.recipes.settings import TrainSettings, read_toml
+from advreg.recipes.translation_settings import TASKS, TranslationSettings
 
 _PANEL = "Translation (--task translation, or a known corpus)"
 _NO_FLAG = ("options", "training")

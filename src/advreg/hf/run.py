@@ -74,10 +74,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     never stopped.
     """
     trainer = _trainer(job)
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    if on_step is not None:
-        trainer.add_callback(StepCallback(on_step))
+    report_steps(trainer, on_step)
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     scores = trainer.evaluate()
@@ -113,7 +110,15 @@ def _trainer(job: Job) -> AdversarialTrainer:
         raise ValueError(f"the Trainer refuses these settings: {error}") from error
 
 
-class StepCallback(TrainerCallback):
+def report_steps(trainer: Any, on_step: OnStep | None) -> None:
+    """Steps are told to ``on_step`` alone: nothing of the Trainer's own is printed."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if on_step is not None:
+        trainer.add_callback(_Steps(on_step))
+
+
+class _Steps(TrainerCallback):
     """Hands every step and its last log to a function."""
 
     def __init__(self, on_step: OnStep) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from advreg.core.progress import counting
+from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock
 from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
@@ -29,6 +29,7 @@ from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
+from advreg.memory.corpus import Corpus
 from advreg.methods.base import Batch, Method, StepReport, Task
 from advreg.methods.standard import Standard
 
@@ -97,9 +98,12 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _prepare_method(self) -> None:
         """Let the method see the training set once."""
         with progress_bar(not self.args.disable_tqdm) as progress:
-            advance = counting(progress, "surveying the data", len(self.train_dataset))
-            corpus = survey(self.task, self.train_dataset, self._collator(), advance)
-            self.method.prepare(corpus, self.args.seed, self.args.device, progress)
+            self.method.prepare(self._survey(progress), self.args.seed, self.args.device, progress)
+
+    def _survey(self, progress: Progress) -> Corpus:
+        """What the method may know of the training set."""
+        advance = counting(progress, "surveying the data", len(self.train_dataset))
+        return survey(self.task, self.train_dataset, self._collator(), advance)
 
     def _collator(self) -> Any:
         """The collator, for samples that have texts beside the token ids too."""

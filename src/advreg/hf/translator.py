@@ -14,22 +14,21 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from advreg.core.progress import counting
+from advreg.core.progress import Progress
 from advreg.hf.arguments import training_arguments
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.models import ModelError, load_any
-from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
-from advreg.hf.run import OnStep, Result, StepCallback
+from advreg.hf.run import OnStep, Result, report_steps
 from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, ModelTask
 from advreg.hf.trainer import AdversarialTrainer
+from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method
 
 _DECODING = "decoding.json"
@@ -214,16 +213,12 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             self.snapshots.take(self.model, self.state.global_step, found[job.judge])
         return metrics
 
-    def _prepare_method(self) -> None:
+    def _survey(self, progress: Progress) -> Corpus:
+        corpus = super()._survey(progress)
         if self.job.neighbours is None:
-            super()._prepare_method()
-            return
-        with progress_bar(not self.args.disable_tqdm) as progress:
-            advance = counting(progress, "surveying the data", len(self.train_dataset))
-            corpus = survey(self.task, self.train_dataset, self._collator(), advance)
-            vectors = other_vectors(self.job.neighbours, self.train_dataset, self._collator(), tuple(corpus.vectors))
-            corpus = dataclasses.replace(corpus, vectors=vectors)
-            self.method.prepare(corpus, self.args.seed, self.args.device, progress)
+            return corpus
+        vectors = other_vectors(self.job.neighbours, self.train_dataset, self._collator(), tuple(corpus.vectors))
+        return dataclasses.replace(corpus, vectors=vectors)
 
 
 def other_vectors(path: Path, dataset: Any, collator: Any, streams: Sequence[str]) -> dict[str, Tensor]:
@@ -279,10 +274,7 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     never stopped.
     """
     trainer = TranslationTrainer(job)
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    if on_step is not None:
-        trainer.add_callback(StepCallback(on_step))
+    report_steps(trainer, on_step)
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
     step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
     trainer.snapshots.forget_after(step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from advreg.hf.models import SCRATCH
 from advreg.methods import registry
 from advreg.methods.base import suggest
 from advreg.recipes.grids import Grid, Point, default_grid, read_grid
-from advreg.recipes.settings import DOCSTRINGS, FILES, SettingsError, TrainSettings, read_settings
+from advreg.recipes.settings import DOCSTRINGS, FILES, SettingsError, TrainSettings, read_settings, read_toml
 from advreg.recipes.understanding import TASKS
 
 SEARCH_SEED = 0
@@ -161,12 +160,7 @@ class _File:
 def _read_file(path: Path | None) -> _File:
     if path is None:
         return _File()
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"config file '{path}' does not exist") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
+    values = read_toml(path)
     for name in (*registry, "training", "grid"):
         if not isinstance(values.get(name, {}), dict):
             raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")

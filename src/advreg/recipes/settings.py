@@ -171,7 +171,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping
         flags: settings, and options of methods: an option goes to each of the methods that has it.
         training: fields of TrainingArguments.
     """
-    values = dict(_read_toml(path)) if path is not None else {}
+    values = dict(read_toml(path)) if path is not None else {}
     for name in (*registry, "training"):
         if not isinstance(values.get(name, {}), dict):
             raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
@@ -217,7 +217,8 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     return found
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a config file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset
 from advreg.recipes.parallel import CORPORA, TEST, TRAIN, VALID, Beam
-from advreg.recipes.settings import Precision, SettingsError, options_for, setting
+from advreg.recipes.settings import Precision, SettingsError, options_for, read_toml, setting
 
 TRANSLATION = "translation"
 TASKS = (TRANSLATION, *CORPORA)
@@ -229,13 +228,3 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(coerce(name, item, get_args(hint)[0]) for item in items)
     return coerce(name, value, hint)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a config file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"config file '{path}' does not exist") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
