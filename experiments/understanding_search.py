@@ -51,6 +51,7 @@ GRIDS: dict[str, list[Point]] = {
         for dropout in (0.0, 0.1)
     ],
     "factors": [
+        *({"method": "standard", "encoder_dropout": dropout} for dropout in (0.1, 0.0)),
         *({"method": "r3f", "weight": weight} for weight in (1.0, 5.0)),
         {"method": "r3f", "weight": 5.0, "dropout": "off"},
         {"method": "r3f", "weight": 5.0, "noise_scale": 0.03},
@@ -61,6 +62,7 @@ GRIDS: dict[str, list[Point]] = {
         arch(weight=5.0, step_end="rescale"),
         arch(weight=5.0, site="block"),
         arch(weight=5.0, site="block", radius=3.0),
+        arch(weight=5.0, encoder_dropout=0.0),
         *(arch(weight=5.0, refresh_every=every) for every in (1, None)),
         arch(weight=5.0, cache_fraction=0.1),
         *(smart(weight=weight) for weight in (1.0, 5.0)),
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--data")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--learning-rate", type=float, default=2e-4)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, help="stop after this time")
