@@ -14,7 +14,7 @@ from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation, scatter_real
 from advreg.core.schedule import Clock
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import ModelTask
+from advreg.hf.task import SAMPLE_ID, ModelTask
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype
@@ -167,3 +167,39 @@ def test_a_cache_outside_the_device_takes_no_memory_on_it_but_the_means():
     assert taken["device"] > rows + means
     assert taken["host"] < 1.5 * means
     assert taken["disk"] < 1.5 * means
+
+
+def cache_of_eight() -> PerturbationCache:
+    return PerturbationCache(torch.arange(4), 8, {"encoder": torch.full((8,), 3)}, {"encoder": 2}, place=Place(CUDA))
+
+
+def like(length: int) -> Perturbation:
+    mask = torch.ones(2, length, dtype=torch.bool, device=CUDA)
+    return Perturbation({"encoder": torch.zeros(2, length, 2, device=CUDA)}, {"encoder": mask})
+
+
+@pytest.mark.parametrize("look", [PerturbationCache.settle, lambda cache: cache.find(torch.tensor([0, 1]), like(3))])
+def test_a_wrong_batch_is_named_when_the_next_one_comes_or_the_state_is_saved(look):
+    cache = cache_of_eight()
+    cache.find(torch.tensor([0, 5]), like(4), at_once=False)
+    with pytest.raises(ValueError, match="sample id 0 has 4 tokens in stream 'encoder', but had 3"):
+        look(cache)
+    look(cache)  # told once
+
+
+def test_a_wrong_batch_is_named_at_once_where_it_would_be_written():
+    with pytest.raises(IndexError, match="sample id 9 is not in the data"):
+        cache_of_eight().find(torch.tensor([0, 9]), like(3))
+
+
+def test_the_reuse_step_never_waits_for_the_gpu(tmp_path):
+    run = trainer(tmp_path, "arch")
+    run.train()
+    task, method = run.task, run.method
+    batch = to_device({**collate(samples(run.model)[:8]), SAMPLE_ID: torch.arange(8)}, CUDA)
+    method.recall(task.sample_ids(batch), task.zeros(batch))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        method.recall(task.sample_ids(batch), task.zeros(batch))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

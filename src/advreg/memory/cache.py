@@ -12,6 +12,7 @@ from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation, blank_padding
 from advreg.memory.codec import CacheDtype, Codec, Parts, bytes_per_row, codec_for
 from advreg.memory.courier import Bundle, Courier
+from advreg.memory.late import LateCheck
 from advreg.memory.tiers import Place
 
 
@@ -129,6 +130,7 @@ class PerturbationCache:
             for stream, length in lengths.items()
         }
         self._complete = False
+        self._check = LateCheck()
         self._courier = None if self.place.is_near else Courier(self._gather, device)
 
     @property
@@ -175,17 +177,27 @@ class PerturbationCache:
             self._complete = bool((self.written_at >= 0).all())
         return self._complete
 
-    def find(self, ids: Tensor, like: Perturbation) -> Tensor:
-        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what the cache is for."""
+    def find(self, ids: Tensor, like: Perturbation, at_once: bool = True) -> Tensor:
+        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what the cache is for.
+
+        Args:
+            ids: of the batch, (B,).
+            like: its shape.
+            at_once: wait for the check; else a GPU's answer is looked at in the next step, or by :meth:`settle`.
+        """
         near = ids.to(self.device)
         fits = (near >= 0) & (near < self.size)
         near = near.clamp(0, self.size - 1)
         for stream, mask in like.masks.items():
             fits = fits & (mask.sum(1) == self.sample_lengths[stream][near])
-        if not bool(fits.all()):
-            self.slots(ids)
-            self._require_lengths(ids.to(self.device), like)
+        self._check.put(fits.all(), lambda: self._require_data(ids, like.masks))
+        if at_once:
+            self._check.settle()
         return self.slot_of[near].long()
+
+    def settle(self) -> None:
+        """Look at the last check that was not waited for."""
+        self._check.settle()
 
     def read(self, ids: Tensor, like: Perturbation, slots: Tensor | None = None) -> Perturbation:
         """δ_i of every cached sample of a batch, laid out by its mask; zero for the others.
@@ -292,8 +304,11 @@ class PerturbationCache:
                 f"(0–{self.size - 1}); was the dataset changed after prepare()?"
             )
 
-    def _require_lengths(self, ids: Tensor, like: Perturbation) -> None:
-        for stream, mask in like.masks.items():
+    def _require_data(self, ids: Tensor, masks: Mapping[str, Tensor]) -> None:
+        """Ids and lengths must be those of the data the cache was made for."""
+        self.slots(ids)
+        ids = ids.to(self.device)
+        for stream, mask in masks.items():
             now, then = mask.sum(1), self.sample_lengths[stream][ids]
             for which in (now != then).nonzero()[:1, 0].tolist():
                 raise ValueError(

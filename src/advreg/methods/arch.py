@@ -238,7 +238,7 @@ class Arch(AscentOptions, Method):
 
     def recall(self, ids: Tensor, zeros: Perturbation) -> Perturbation:
         """δ_i^{t−1} from the cache, or for an uncached sample the mean of its neighbours' (construct-adv equation)."""
-        slots = self.cache.find(ids, zeros)
+        slots = self.cache.find(ids, zeros, at_once=False)
         delta = self.cache.read(ids, zeros, slots)
         if self._neighbours is not None:
             delta = delta.where(slots >= 0, self._neighbours.borrow(ids, self.cache, zeros))
@@ -249,6 +249,7 @@ class Arch(AscentOptions, Method):
         return 0 if self._cache is None else self._cache.nbytes
 
     def state(self) -> MethodState:
+        self.cache.settle()
         tensors = {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
         if self._neighbours is not None:
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
