@@ -20,6 +20,7 @@ from advreg.recipes.runner import Ended, Job
 from advreg.recipes.settings import SettingsError
 from comparisons import run_record
 from little_tables import sentiment, tiny_folder, write_table
+from number_words import SOURCE, TARGET, write_numbers
 from runner_jobs import Seen
 
 Work = Callable[[TrainRun], Any]
@@ -310,3 +311,27 @@ def test_a_choice_that_was_made_stands_though_a_candidate_that_failed_might_win_
     assert again.jobs == []
     assert record.choices[0].chosen == 1
     assert record.choices[0].candidates[0].error == "MemoryError: no room today"
+
+
+# ---- translation
+
+
+def test_a_comparison_of_translators_is_tuned_on_training_text_and_scored_on_test(tmp_path: Path) -> None:
+    numbers = write_numbers(tmp_path / "numbers", train=60, valid=10, test=8)
+    (tmp_path / "grid.toml").write_text("[grid]\nlearning_rate = [1e-3, 2e-3]\n")
+    flags = {
+        "task": "translation", "data": str(numbers), "source": SOURCE, "target": TARGET, "model": "transformer-small",
+        "vocabulary": "55", "max_ratio": "3", "epochs": "1", "max_tokens": "128", "update_tokens": "100", "beam": "1",
+        "methods": "arch", "seeds": "1", "refresh_every": "2",
+    }  # fmt: skip
+    settings = read_compare(tmp_path / "grid.toml", flags, {}, budget=2)
+    runner = Inline(lambda run: run_record(run.method, run.seed, {"bleu": 30 + 1000 * run.settings.learning_rate}))
+    record = compare(settings, tmp_path / "out", runner)
+    assert runner.names == [f"translation/arch/{name}" for name in ("candidate-0", "candidate-1", "seed-0")]
+    assert [run.held_out is not None for run in runner.runs] == [True, True, False]
+    assert {candidate.score for candidate in record.choices[0].candidates} == {31.0, 32.0}  # out of 100 as they are
+    assert runner.runs[-1].settings.learning_rate == 2e-3
+    (task,) = record.tasks
+    assert (task.main_metrics, task.scored_on) == (["bleu"], "test")
+    assert task.sizes == {"train": 60, "valid": 10, "test": 8}
+    assert task.tuning_sizes == {"train": 54, "valid": 6}

@@ -87,6 +87,7 @@ def train(
 
 
 @app.command()
+@with_translation_flags
 @with_flags
 def compare(
     *,

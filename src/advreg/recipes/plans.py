@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from advreg import record as records
-from advreg.recipes.settings import SettingsError
+from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.translation_settings import TranslationSettings
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
+
+
+def run_facts(settings: TrainSettings | TranslationSettings, data: str, method: str, seed: int) -> dict[str, Any]:
+    """What must be the same for a run to be the same; ``data`` is their fingerprint."""
+    options = settings.method(method).options()
+    return {"data": data, "method": method, "options": options, "seed": seed, **settings.facts()}
 
 
 def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> None:

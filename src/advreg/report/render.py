@@ -59,7 +59,8 @@ def _scores(results: Results) -> Sheet:
     shown = [[_spread(*pair) for pair in zip(*column, strict=True)] for column in zip(columns, asked, strict=True)]
     bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in _best(column))
     rows = [[_method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
-    caption = f"Score on dev in percent, {over}; {_about(results)}. The best are bold."
+    sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
+    caption = f"Score on {sets} in percent, {over}; {_about(results)}. The best are bold."
     return Sheet(caption, header, rows, bold)
 
 
