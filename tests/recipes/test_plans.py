@@ -14,7 +14,7 @@ def test_a_run_goes_on_with_the_facts_it_was_started_with(tmp_path: Path) -> Non
     agree("arch-seed0", tmp_path / "arch-seed0", FACTS, resume=False)
     assert has_runs(tmp_path)
     agree("arch-seed0", tmp_path / "arch-seed0", FACTS, resume=True)
-    with pytest.raises(SettingsError, match=r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Resume with the same"):
+    with pytest.raises(SettingsError, match=r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Go on with the same"):
         agree("arch-seed0", tmp_path / "arch-seed0", {**FACTS, "epochs": 4}, resume=True)
 
 

@@ -24,6 +24,7 @@ from advreg.recipes.compare_record import (
     Status,
     load,
     score_of,
+    seconds_of,
 )
 from advreg.recipes.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.recipes.grids import Grid, Point
@@ -246,8 +247,7 @@ class Comparison:
             return replace(candidate, error=outcome.error, seconds=_wall_seconds(record))
         score = score_of(outcome.metrics, self._data[task].whole.main_metrics)
         error = None if score is not None else "its score is not a finite number"
-        seconds = (outcome.timing.get("seconds_per_step") or 0) * (outcome.timing.get("steps") or 0)
-        return replace(candidate, score=score, error=error, seconds=seconds)
+        return replace(candidate, score=score, error=error, seconds=seconds_of(record))
 
     def record(self, status: Status) -> CompareRecord:
         """All that is known so far."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.record import RecordError, load_as, save_as
+from advreg.record import RecordError, RunRecord, load_as, save_as
 
 SCHEMA = 1
 COMPARE_FILE = "compare.json"
@@ -155,3 +155,8 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
 def in_percent(metric: str, value: float | None) -> float | None:
     """A score out of 100: those of translation are so already."""
     return value if value is None or metric.endswith(_OUT_OF_100) else 100 * value
+
+
+def seconds_of(run: RunRecord) -> float:
+    """What the steps of a run took, without evaluations and saves."""
+    return (run.outcome.timing.get("seconds_per_step") or 0.0) * (run.outcome.timing.get("steps") or 0.0)

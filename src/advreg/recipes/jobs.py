@@ -17,9 +17,8 @@ from advreg import record as records
 from advreg.hf.run import quiet_libraries
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes.bases import AnySettings
-from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, run_facts
+from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.recipes.runner import Tell
-from advreg.recipes.settings import SettingsError
 from advreg.recipes.workloads import Workload, load_workload, source_of
 
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
@@ -88,18 +87,9 @@ class TrainRun:
 
         A run of other data (by their fingerprint) or settings in the same folder is an error that names them.
         """
-        path, facts = self.folder / PLAN_FILE, self.facts(fingerprint)
-        if not path.is_file():
+        if not (self.folder / PLAN_FILE).is_file():
             return None
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        changed = [
-            f"{name} was {saved.get(name)}, is {facts[name]}" for name in facts if saved.get(name) != facts[name]
-        ]
-        if changed:
-            raise SettingsError(
-                f"the run in {self.folder} cannot go on, because what it was started with changed: "
-                f"{'; '.join(changed)}. Go on with the same data and settings, or choose another --output"
-            )
+        agree(f"the run in {self.folder}", self.folder, self.facts(fingerprint), resume=True)
         if not (self.folder / RECORD_FILE).is_file():
             return None
         record = records.load(self.folder / RECORD_FILE)

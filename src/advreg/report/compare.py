@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advreg import record as records
-from advreg.recipes.compare_record import ComparedRun, CompareRecord, in_percent, load, score_of
+from advreg.recipes.compare_record import ComparedRun, CompareRecord, in_percent, load, score_of, seconds_of
 from advreg.record import RunRecord
 from advreg.report.student import Spread
 
@@ -197,11 +197,6 @@ def _cost(record: CompareRecord, runs: Runs, method: str) -> Cost:
         relative_with_tuning=total / standard if total and standard else None,
         candidates=max((len(choice.candidates) for choice in choices), default=0),
     )
-
-
-def seconds_of(run: RunRecord) -> float:
-    """What the steps of a run took, without evaluations and saves."""
-    return (run.outcome.timing.get("seconds_per_step") or 0.0) * (run.outcome.timing.get("steps") or 0.0)
 
 
 def _relative(record: CompareRecord, runs: Runs, method: str) -> float | None:
