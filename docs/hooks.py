@@ -19,7 +19,7 @@ from advreg.methods import create, describe, preset, registry
 from advreg.methods.coerce import type_text
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = "Results"
+METHODS, RESULTS = "Methods", "Results"
 RECORDS = "results/records"
 OPTIONAL = ("scale.md", "reliability.md")  # pages that may not be there yet
 _FILLED = re.compile(r"\{\{ (\w+)\(([^)]*)\) \}\}")
@@ -71,6 +71,16 @@ def section(file: str, heading: str) -> str:
     return str(found.strip())
 
 
+def page_of(method: str) -> str:
+    """The page of a method: the one that was written, else its docstring and what it costs and takes."""
+    written = ROOT / "docs" / "methods" / f"{method}.md"
+    if written.is_file():
+        return written.read_text(encoding="utf-8")
+    text = inspect.cleandoc(registry[method].__doc__ or "")
+    asked = f'## What it costs\n\n{{{{ passes("{method}") }}}}\n\n## Options\n\n{{{{ options("{method}") }}}}'
+    return f"# {registry[method].__name__}\n\n```text\n{text}\n```\n\n{asked}\n"
+
+
 FILLERS: dict[str, Callable[..., str]] = {"options": options, "passes": passes, "part": part, "section": section}
 
 
@@ -105,12 +115,15 @@ def _mathml(latex: str, display: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of results that there are into the navigation, and leave those out that are not there yet."""
+    """Put all methods and the pages of results that there are into the navigation; leave out what is not there yet."""
     folder = Path(config["docs_dir"])
     for entry in config["nav"]:
         for title, pages in entry.items():
             if title == RESULTS:
                 entry[title] = [f"results/{path.name}" for path in sorted((folder / "results").glob("*.md"))]
+            elif title == METHODS:
+                named = {_path(page) for page in pages}
+                pages += [page for name in registry if (page := f"methods/{name}.md") not in named]
             elif isinstance(pages, list):
                 entry[title] = [
                     page
@@ -125,9 +138,12 @@ def _path(page: Any) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Records are on the site too, for the links to them."""
+    """Records are on the site too, for the links to them; and a method without a page gets one."""
     from mkdocs.structure.files import File
 
+    for method in registry:
+        if files.get_file_from_path(f"methods/{method}.md") is None:
+            files.append(File.generated(config, f"methods/{method}.md", content=page_of(method)))
     for path in sorted((ROOT / "results").rglob("*.json*")):
         place = f"{RECORDS}/{path.relative_to(ROOT / 'results').as_posix()}"
         files.append(File.generated(config, place, abs_src_path=str(path)))

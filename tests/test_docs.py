@@ -41,9 +41,7 @@ def hooks() -> ModuleType:
 
 @pytest.mark.parametrize("method", registry)
 def test_every_method_has_a_page_with_its_options_passes_and_differences(hooks: ModuleType, method: str) -> None:
-    written = (DOCS / "methods" / f"{method}.md").read_text(encoding="utf-8")
-    assert f"methods/{method}.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    text = hooks.filled(written)
+    text = hooks.filled(hooks.page_of(method))
     assert "{{" not in text
     table = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")}
     assert set(table) == {f"`{option.name}`" for option in describe(method)}
@@ -53,10 +51,24 @@ def test_every_method_has_a_page_with_its_options_passes_and_differences(hooks: 
         assert option.help.replace("|", r"\|") in table[f"`{option.name}`"]
     passes = create(method).passes()
     assert f"{passes.forward:.2f} forward and {passes.backward:.2f} backward" in text
-    assert "$$" in text
     if method != "standard":
         assert "Differs from the authors' code: " in text
         assert "Reference: " in text
+
+
+def test_a_method_without_a_page_gets_one_of_its_docstring(hooks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        registry, "newcomer", type("Newcomer", (registry["r3f"],), {"__doc__": "One sentence.", "name": "x"})
+    )
+    text = hooks.filled(hooks.page_of("newcomer"))
+    assert text.startswith("# Newcomer\n\n```text\nOne sentence.\n```")
+    assert "| `noise_scale` | float | `1e-05` |" in text
+    config = hooks.on_config(
+        {"docs_dir": str(DOCS), "nav": [{"Methods": ["methods/index.md", {"ARCH": "methods/arch.md"}]}]}
+    )
+    (pages,) = [entry["Methods"] for entry in config["nav"]]
+    assert "methods/newcomer.md" in pages
+    assert "methods/arch.md" not in pages
 
 
 def test_presets_stand_beside_the_defaults(hooks: ModuleType) -> None:
