@@ -25,7 +25,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def text(home: Path) -> TrainSettings:
     return TrainSettings(
-        task="files", train=str(write_table(home / "rte.csv", sentiment(40))), model=str(tiny_folder(home / "tiny"))
+        task="files", train=str(write_table(home / "mrpc.csv", sentiment(40))), model=str(tiny_folder(home / "tiny"))
     )
 
 

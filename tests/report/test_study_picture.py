@@ -57,7 +57,7 @@ def test_the_picture_is_written_and_is_the_same_every_time(tmp_path: Path, suffi
     assert one.read_bytes() == two.read_bytes()
     if suffix == "svg":
         text = one.read_text(encoding="utf-8")
-        for part in ("T_c, epochs", "once", "SMART", "accuracy on dev", "ARCH on RTE, tiny; mean ± sd over 3 seeds"):
+        for part in ("T_c, epochs", "once", "SMART", "accuracy on dev", "ARCH on RTE, tiny", "mean ± sd over 3 seeds"):
             assert part in text
 
 

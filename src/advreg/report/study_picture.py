@@ -44,7 +44,7 @@ def draw_study(found: Findings, path: Path) -> None:
             row[0].set_ylabel(_measure(found))
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.suptitle(_title(found), fontsize=10)
+        figure.suptitle(_title(found), fontsize=9)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
@@ -90,4 +90,4 @@ def _title(found: Findings) -> str:
     record = found.record
     model = str(record.task.settings.get("model", "")).rpartition("/")[2]
     seeds = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
-    return f"{method_name(record.method)} on {task_name(record.task)}, {model}; {seeds}; ringed: default settings"
+    return f"{method_name(record.method)} on {task_name(record.task)}, {model}\n{seeds}; ringed: default settings"
