@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow lint types check clean
+.PHONY: help setup train test slow lint types docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,10 @@ lint: setup ## ruff, and the direction of the imports
 types: setup ## mypy --strict over src
 	$(BIN)/mypy
 
-check: lint types test ## lint, types and test
+docs: setup ## build the site into build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: lint types docs test ## lint, types, docs and test
 
 clean: ## remove the environment, caches and build products (runs/ stays)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,49 @@ class Seen:
 
     def ended(self, ended: Ended) -> None:
         self.ends.append(ended)
+
+
+class Inline:
+    """A runner without processes; ``work`` does what a worker would, and may raise."""
+
+    def __init__(self, work: Callable[[Any], Any] | None = None, stop_after: int | None = None) -> None:
+        self.work, self.stop_after = work, stop_after
+        self.jobs: list[Job] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [job.name for job in self.jobs]
+
+    @property
+    def runs(self) -> list[Any]:
+        return [job.work for job in self.jobs]
+
+    def run(self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]) -> list[Ended]:
+        waiting = deque(jobs)
+        while waiting:
+            if len(self.jobs) == self.stop_after:
+                raise KeyboardInterrupt
+            job = waiting.popleft()
+            self.jobs.append(job)
+            waiting.extend(then(self._ended(job)))
+        return []
+
+    def _ended(self, job: Job) -> Ended:
+        try:
+            return Ended(job, 1.0, (self.work or really)(job.work))  # type: ignore[arg-type]
+        except Exception as error:
+            return Ended(job, 1.0, error=f"{type(error).__name__}: {error}")
+
+
+def really(run: Any) -> Any:
+    """What a worker does with it, without a word."""
+
+    class Tell:
+        def step(self, *_: Any) -> None: ...
+
+        def notice(self, _: str) -> None: ...
+
+    return run(Tell())
 
 
 def wait_for(condition: Any, seconds: float = 20) -> None:

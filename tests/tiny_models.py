@@ -210,6 +210,25 @@ def tiny(
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {family: partial(tiny, family) for family in _TABLE}
 
+_ATTENTION = {
+    "bert": ["query", "value"],
+    "roberta": ["query", "value"],
+    "albert": ["query", "value"],
+    "electra": ["query", "value"],
+    "deberta-v2": ["query_proj", "value_proj"],
+    "distilbert": ["q_lin", "v_lin"],
+    "mpnet": ["q", "v"],
+    "t5": ["q", "v"],
+    "modernbert": ["Wqkv"],
+    "gpt2": ["c_attn"],
+    "gpt2-lm": ["c_attn"],
+}
+
+
+def lora_targets(family: str) -> list[str]:
+    """Modules of its attention that LoRA is put on."""
+    return _ATTENTION.get(family, ["q_proj", "v_proj"])
+
 
 def tiny_batch(
     family_or_model: str | nn.Module,

@@ -11,23 +11,10 @@ from torch import Tensor, nn
 from advreg.core.perturbation import Perturbation
 from advreg.hf.doctor import Finding, examine, only, random_batch
 from advreg.hf.task import ModelTask
-from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, tiny, tiny_batch
+from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, lora_targets, tiny, tiny_batch
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
-ATTENTION = {
-    "bert": ["query", "value"],
-    "roberta": ["query", "value"],
-    "albert": ["query", "value"],
-    "electra": ["query", "value"],
-    "deberta-v2": ["query_proj", "value_proj"],
-    "distilbert": ["q_lin", "v_lin"],
-    "mpnet": ["q", "v"],
-    "t5": ["q", "v"],
-    "modernbert": ["Wqkv"],
-    "gpt2": ["c_attn"],
-    "gpt2-lm": ["c_attn"],
-}
 CANNOT_CHECKPOINT = ("albert", "mpnet")
 
 PER_STREAM = (
@@ -72,7 +59,7 @@ def test_every_family_is_healthy(family: str) -> None:
 
 @every_family
 def test_every_family_is_healthy_with_lora(family: str) -> None:
-    require_healthy(lora(tiny(family), ATTENTION.get(family, ["q_proj", "v_proj"]), fan_in_fan_out="gpt2" in family))
+    require_healthy(lora(tiny(family), lora_targets(family), fan_in_fan_out="gpt2" in family))
 
 
 @pytest.mark.parametrize(("family", "embedding"), [("bert", "word_embeddings"), ("t5", "shared"), ("gpt2", "wte")])

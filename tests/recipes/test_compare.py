@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,54 +15,13 @@ from advreg.recipes.compare import Comparison
 from advreg.recipes.compare_record import CompareRecord, load
 from advreg.recipes.compare_settings import CompareSettings, read_compare
 from advreg.recipes.jobs import TrainRun
-from advreg.recipes.runner import Ended, Job
 from advreg.recipes.settings import SettingsError
 from comparisons import run_record
 from little_tables import sentiment, tiny_folder, write_table
-from runner_jobs import Seen
+from number_words import SOURCE, TARGET, write_numbers
+from runner_jobs import Inline, Seen, really
 
 Work = Callable[[TrainRun], Any]
-
-
-class Inline:
-    """A runner without processes; ``work`` does what a worker would, and may raise."""
-
-    def __init__(self, work: Work | None = None, stop_after: int | None = None) -> None:
-        self.work, self.stop_after = work, stop_after
-        self.jobs: list[Job] = []
-
-    @property
-    def names(self) -> list[str]:
-        return [job.name for job in self.jobs]
-
-    @property
-    def runs(self) -> list[Any]:
-        return [job.work for job in self.jobs]
-
-    def run(self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]) -> list[Ended]:
-        waiting = deque(jobs)
-        while waiting:
-            if len(self.jobs) == self.stop_after:
-                raise KeyboardInterrupt
-            job = waiting.popleft()
-            self.jobs.append(job)
-            waiting.extend(then(self._ended(job)))
-        return []
-
-    def _ended(self, job: Job) -> Ended:
-        try:
-            return Ended(job, 1.0, (self.work or _really)(job.work))  # type: ignore[arg-type]
-        except Exception as error:
-            return Ended(job, 1.0, error=f"{type(error).__name__}: {error}")
-
-
-def _really(run: Any) -> Any:
-    class Tell:
-        def step(self, *_: Any) -> None: ...
-
-        def notice(self, _: str) -> None: ...
-
-    return run(Tell())
 
 
 def scored(score: Callable[[TrainRun], float | None]) -> Work:
@@ -300,7 +258,7 @@ def test_a_choice_that_was_made_stands_though_a_candidate_that_failed_might_win_
     def work(run: TrainRun) -> Any:
         if run.folder.name == "candidate-0":
             raise MemoryError("no room today")
-        return _really(run)
+        return really(run)
 
     settings = asked(flags, budget=2, seeds="1", methods="standard")
     compare(settings, tmp_path, Inline(work))
@@ -310,3 +268,27 @@ def test_a_choice_that_was_made_stands_though_a_candidate_that_failed_might_win_
     assert again.jobs == []
     assert record.choices[0].chosen == 1
     assert record.choices[0].candidates[0].error == "MemoryError: no room today"
+
+
+# ---- translation
+
+
+def test_a_comparison_of_translators_is_tuned_on_training_text_and_scored_on_test(tmp_path: Path) -> None:
+    numbers = write_numbers(tmp_path / "numbers", train=60, valid=10, test=8)
+    (tmp_path / "grid.toml").write_text("[grid]\nlearning_rate = [1e-3, 2e-3]\n")
+    flags = {
+        "task": "translation", "data": str(numbers), "source": SOURCE, "target": TARGET, "model": "transformer-small",
+        "vocabulary": "55", "max_ratio": "3", "epochs": "1", "max_tokens": "128", "update_tokens": "100", "beam": "1",
+        "methods": "arch", "seeds": "1", "refresh_every": "2",
+    }  # fmt: skip
+    settings = read_compare(tmp_path / "grid.toml", flags, {}, budget=2)
+    runner = Inline(lambda run: run_record(run.method, run.seed, {"bleu": 30 + 1000 * run.settings.learning_rate}))
+    record = compare(settings, tmp_path / "out", runner)
+    assert runner.names == [f"translation/arch/{name}" for name in ("candidate-0", "candidate-1", "seed-0")]
+    assert [run.held_out is not None for run in runner.runs] == [True, True, False]
+    assert {candidate.score for candidate in record.choices[0].candidates} == {31.0, 32.0}  # out of 100 as they are
+    assert runner.runs[-1].settings.learning_rate == 2e-3
+    (task,) = record.tasks
+    assert (task.main_metrics, task.scored_on) == (["bleu"], "test")
+    assert task.sizes == {"train": 60, "valid": 10, "test": 8}
+    assert task.tuning_sizes == {"train": 54, "valid": 6}

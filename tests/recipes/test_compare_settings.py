@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from advreg.recipes import compare_settings
-from advreg.recipes.compare_settings import CompareSettings, choose_folder, read_compare, read_seeds
+from advreg.recipes.compare_settings import CompareSettings, choose_folder, read_compare
 from advreg.recipes.settings import SettingsError
+from advreg.recipes.translation_settings import TranslationSettings
 
 
 def asked(config: Path | None = None, **flags: Any) -> CompareSettings:
@@ -133,9 +132,29 @@ def test_one_command_finds_one_folder() -> None:
     assert choose_folder(asked(output="here")) == Path("here")
 
 
-def test_a_single_seed_can_be_named() -> None:
-    assert read_seeds("7,") == [7]
+# ---- translation
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(compare_settings).failed == 0
+def test_a_translation_task_gets_its_own_settings_and_a_grid_that_it_has() -> None:
+    settings = asked(task="multi30k-en-de,multi30k-de-en", vocabulary="4000", learning_rate="0.002", methods="arch,r3f")
+    base = settings.bases["multi30k-de-en"]
+    assert isinstance(base, TranslationSettings)
+    assert (base.vocabulary, base.model, base.preset) == (4000, "transformer-iwslt", "translation")
+    assert "learning_rate" not in settings.grid.common
+    for point in settings.candidates("arch"):
+        run = settings.settings_for("multi30k-en-de", "arch", point)
+        assert (run.model_dropout, run.method("arch").weight) == (point["model_dropout"], point["weight"])
+    assert choose_folder(settings) == Path("runs/compare-multi30k-en-de-multi30k-de-en-transformer-iwslt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task = 'rte,multi30k-en-de'", "task must be of translation or of understanding, not of both, got rte, multi"),
+        ("task = 'multi30k-en-de'\n[grid]\nbatch_size = [8]", "grid.batch_size must be a setting of the task, but"),
+        ("task = 'rte'\n[grid]\nmodel_dropout = [0.1]", "grid.model_dropout must be a setting of the task, but rte"),
+    ],
+)
+def test_what_one_kind_of_task_has_is_not_asked_of_the_other(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        asked(written(tmp_path, text))

@@ -10,9 +10,10 @@ import pytest
 from advreg import record as records
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes import jobs
-from advreg.recipes.classify import load_data
+from advreg.recipes.classify import Plan, load_data
 from advreg.recipes.jobs import HeldOut, TrainRun
 from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.workloads import load_workload
 from comparisons import run_record
 from little_tables import sentiment, tiny_folder, write_table
 
@@ -54,10 +55,10 @@ def saved(run: TrainRun, facts: dict[str, Any], record: records.RunRecord | None
         (run.folder / name).mkdir()
 
 
-def test_facts_are_those_of_the_plan_without_a_second_look_at_the_data(settings: TrainSettings, tmp_path: Path) -> None:
+def test_facts_are_those_of_the_plan(settings: TrainSettings, tmp_path: Path) -> None:
     data = load_data(settings)
-    run = TrainRun(settings, "standard", 3, tmp_path)
-    assert run.facts(data, data.fingerprint()) == json.loads(json.dumps(run.plan(data).facts()))
+    run, plan = TrainRun(settings, "standard", 3, tmp_path), Plan(settings, data, "standard", 3, tmp_path)
+    assert run.facts(data.fingerprint()) == json.loads(json.dumps(plan.facts()))
 
 
 def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(settings: TrainSettings, tmp_path: Path) -> None:
@@ -70,8 +71,7 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(settings: 
     assert set(parts.train) | set(parts.dev) == set(whole.train)
     assert tell.steps == 4
     assert sorted(path.name for path in run.folder.iterdir()) == ["plan.json", "record.json"]
-    facts = run.facts(parts, parts.fingerprint())
-    assert run.settled(facts) == records.load(run.folder / "record.json")
+    assert run.settled(parts.fingerprint()) == records.load(run.folder / "record.json")
 
 
 def test_a_model_is_kept_if_asked(settings: TrainSettings, tmp_path: Path) -> None:
@@ -82,38 +82,35 @@ def test_a_model_is_kept_if_asked(settings: TrainSettings, tmp_path: Path) -> No
 def test_a_loss_that_is_not_finite_settles_a_run_and_another_failure_does_not(
     settings: TrainSettings, tmp_path: Path
 ) -> None:
-    data = load_data(settings)
     for number, (error, settled) in enumerate(
         [(NonFiniteLossError("nan"), True), (OSError("the disk is full"), False)]
     ):
         run = TrainRun(settings, "standard", 0, tmp_path / str(number))
-        facts = run.facts(data, "print")
-        saved(run, facts, run_record("standard", 0, {}).fail(error))
-        assert (run.settled(facts) is not None) == settled
+        saved(run, run.facts("print"), run_record("standard", 0, {}).fail(error))
+        assert (run.settled("print") is not None) == settled
         assert (run.folder / "checkpoint-5").exists() != settled  # to go on from
 
 
 def test_a_run_without_a_record_is_not_settled(settings: TrainSettings, tmp_path: Path) -> None:
     run = TrainRun(settings, "standard", 0, tmp_path / "run")
-    facts = run.facts(load_data(settings), "print")
-    assert run.settled(facts) is None
-    saved(run, facts, None)
-    assert run.settled(facts) is None
+    assert run.settled("print") is None
+    saved(run, run.facts("print"), None)
+    assert run.settled("print") is None
 
 
 def test_a_run_of_another_plan_is_refused_by_what_differs(settings: TrainSettings, tmp_path: Path) -> None:
     run = TrainRun(settings, "standard", 0, tmp_path / "run")
-    saved(run, run.facts(load_data(settings), "print"), run_record("standard", 0, {"accuracy": 1.0}))
+    saved(run, run.facts("print"), run_record("standard", 0, {"accuracy": 1.0}))
     other = replace(run, settings=replace(settings, epochs=9))
     with pytest.raises(SettingsError, match=r"cannot go on, .* changed: epochs was 1, is 9. Go on with the same data"):
-        other.settled(other.facts(load_data(settings), "print"))
+        other.settled("print")
 
 
 def test_a_worker_keeps_the_last_data_sets_only(settings: TrainSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[TrainSettings] = []
-    monkeypatch.setattr(jobs, "load_data", lambda asked: loaded.append(asked) or load_data(asked))
+    monkeypatch.setattr(jobs, "load_workload", lambda asked: loaded.append(asked) or load_workload(asked))
     monkeypatch.setattr(jobs, "_loaded", type(jobs._loaded)())
     runs = [TrainRun(settings, "standard", 0, Path("x"), HeldOut(0.2, seed)) for seed in (1, 2, 3)]
     for run in (runs[0], runs[1], runs[0], runs[2], runs[0], runs[1]):
-        run._data()
+        run._workload()
     assert len(loaded) == 4  # the second was dropped for the third

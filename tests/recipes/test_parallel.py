@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import gzip
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from advreg.recipes.parallel import (
     CORPORA,
@@ -114,8 +117,8 @@ def test_the_fingerprint_follows_every_sentence(tmp_path: Path) -> None:
 def test_a_known_corpus_is_found_with_or_without_its_parent_and_both_ways(tmp_path: Path) -> None:
     folder = write(tmp_path / "mt" / "multi30k_en-de", train__en="one\n", train__de="eins\n")
     write(folder, valid__en="two\n", valid__de="zwei\n")
-    for given in (tmp_path, tmp_path / "mt"):
-        assert load_corpus("multi30k-en-de", given).splits["train"].source == ("one",)
+    for place in (tmp_path, tmp_path / "mt"):
+        assert load_corpus("multi30k-en-de", place).splits["train"].source == ("one",)
     turned = load_corpus("multi30k-de-en", tmp_path)
     assert (turned.languages, turned.splits["train"].source) == (("de", "en"), ("eins",))
 
@@ -171,3 +174,43 @@ def test_long_and_unlike_pairs_are_filtered_and_counted() -> None:
 def test_a_filter_that_leaves_nothing_says_what_to_raise() -> None:
     with pytest.raises(DataError, match=r"no training pair of 2 is left: 1 are longer .* 1 have .* raise --longest or"):
         filter_pairs([300, 1], [3, 9], 250, 2.0)
+
+
+# ---- holding out
+
+
+def corpus(train: int, valid: int) -> ParallelData:
+    def text(name: str, size: int) -> Bitext:
+        return Bitext(*(tuple(f"{name} {side} {number}" for number in range(size)) for side in ("one", "other")))
+
+    return ParallelData("toy", ("a", "b"), {"train": text("train", train), "valid": text("valid", valid)})
+
+
+@given(st.integers(2, 60), st.integers(1, 20), st.floats(0.02, 0.9), st.integers(0, 9))
+def test_what_is_held_out_and_what_is_left_are_the_training_pairs_in_their_order(
+    train: int, valid: int, share: float, seed: int
+) -> None:
+    whole = corpus(train, valid)
+    assume(0 < min(round(share * train), valid) < train)
+    parts = whole.held_out(share, seed)
+    assert set(parts.splits) == {"train", "valid"}
+    assert len(parts.splits["valid"]) == min(round(share * train), valid)
+    pairs = {name: list(zip(text.source, text.target, strict=True)) for name, text in parts.splits.items()}
+    before = list(zip(whole.splits["train"].source, whole.splits["train"].target, strict=True))
+    for part in pairs.values():
+        assert part == sorted(part, key=before.index)
+    assert sorted(pairs["train"] + pairs["valid"]) == sorted(before)
+    assert whole.held_out(share, seed).fingerprint() == parts.fingerprint() != whole.fingerprint()
+
+
+def test_test_sets_are_left_out_of_what_is_tuned_on_and_another_seed_holds_others_out() -> None:
+    whole = corpus(40, 10)
+    with_test = replace(whole, splits={**whole.splits, "test": whole.splits["valid"]})
+    assert list(with_test.held_out(0.1, 0).tests()) == ["valid"]
+    assert whole.held_out(0.1, 0).splits["valid"] != whole.held_out(0.1, 1).splits["valid"]
+
+
+@pytest.mark.parametrize(("train", "share"), [(4, 0.1), (1, 0.9)])
+def test_too_few_pairs_to_hold_any_out_are_refused(train: int, share: float) -> None:
+    with pytest.raises(DataError, match=rf"toy: share must hold at least one pair out .* got {share} of {train}"):
+        corpus(train, 5).held_out(share, 0)

@@ -144,3 +144,16 @@ def test_only_finished_records_are_read(tmp_path: Path) -> None:
     assert list(runs) == [("a", "arch", 0)]
     assert math.isclose(runs["a", "arch", 0].outcome.metrics["accuracy"] or 0, 0.5)
     assert [failure.name for failure in results(record, runs).failures] == ["a/arch/seed-1", "a/arch/seed-2"]
+
+
+def test_scores_of_translation_are_out_of_100_as_they_are() -> None:
+    runs: Runs = {
+        ("t", "arch", 0): run_record("arch", 0, {"bleu": 31.5, "valid_bleu": 30.0, "chrf": 55.0, "loss": 2.0})
+    }
+    found = results(comparison({"t": ["bleu"]}, ["arch"], [0]), runs)
+    cell = found.cells["t", "arch"]
+    assert cell.main is not None
+    assert cell.main.mean == 31.5
+    assert {name: spread.mean for name, spread in cell.metrics.items()} == {
+        "bleu": 31.5, "valid_bleu": 30.0, "chrf": 55.0,
+    }  # fmt: skip

@@ -87,6 +87,7 @@ def train(
 
 
 @app.command()
+@with_translation_flags
 @with_flags
 def compare(
     *,
@@ -141,6 +142,68 @@ def compare(
     own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
     raise typer.Exit(run_comparison(settings, jobs, devices, picture, console))
+
+
+@app.command()
+@with_translation_flags
+@with_flags
+def study(
+    *,
+    studies: Annotated[
+        list[str] | None, typer.Argument(help="studies of the grid", show_default="ema refresh neighbours fraction")
+    ] = None,
+    methods: Annotated[str | None, typer.Option("--method", help="method to study", show_default="arch")] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="methods drawn as lines: a,b; or none", show_default="smart,standard")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
+    ] = None,
+    grid: Annotated[
+        Path | None, typer.Option(help="TOML file of what is varied", show_default="the paper's figure, and more")
+    ] = None,
+    write_grid: Annotated[
+        Path | None, typer.Option(help="train nothing: write the default grid to this new file, to be edited")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
+    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/study-TASK-MODEL")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="train nothing: print and draw the study of this folder, from its record")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="the picture, as .svg, .png or .pdf (extra: plot)", show_default="study.svg in the folder"),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings; flags override it")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")] = None,
+    **flags: Any,
+) -> None:
+    """Vary one thing of a method at a time: the paper's parameter study, on any task.
+
+    Every point is trained with every seed, beside SMART and Standard; what several studies need is trained once. The
+    same command goes on with a study that was stopped.
+    """
+    from advreg.cli.study import run_study, show_study
+    from advreg.recipes import study_settings
+
+    if write_grid is not None:
+        study_settings.write_grid(write_grid)
+        console.print(f"written: {write_grid}; edit it, then advreg study --grid {write_grid}", highlight=False)
+        return
+    if table is not None:
+        show_study(table, picture, console)
+        return
+    given = {name: value for name, value in {**flags, "seeds": seeds, "output": output}.items() if value is not None}
+    lines: Any = [] if baselines == "none" else baselines
+    own: dict[str, Any] = {"method": methods, "baselines": lines, "keep_models": keep_models or None}
+    settings = study_settings.read_study(config, grid, studies or [], given, parse_assignments(set_ or []), **own)
+    raise typer.Exit(run_study(settings, jobs, devices, picture, console))
 
 
 @app.command()

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
+from advreg.cli.running import INTERRUPTED, carry_out, make_runner
 from advreg.cli.saying import Notices
 from advreg.drawing import check_drawable
-from advreg.recipes.compare_settings import CompareSettings, choose_folder, split
-from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.recipes.compare_settings import CompareSettings, choose_folder
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown, to_rich
 
-INTERRUPTED = 130
-LOG_FILE, MARKDOWN_FILE, CSV_FILE = "workers.log", "table.md", "table.csv"
-_SECONDS_BETWEEN_LINES = 15.0
-_SHARE_BEFORE_GUESS = 0.25  # of one run
-_CPU = "cpu"
+MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 
 
 def run_comparison(
@@ -45,22 +27,11 @@ def run_comparison(
     if picture is not None:
         check_drawable(picture)
     quiet_libraries()
-    folder, places = choose_folder(settings), find_devices(devices)
-    runner = Runner(jobs if jobs is not None else max(1, len(places)), places, log=folder / LOG_FILE)
-    say = Notices(console)
+    folder = choose_folder(settings)
+    runner, say = make_runner(jobs, devices, folder), Notices(console)
     comparison = Comparison(settings, folder, say)
     say(_announcement(settings, comparison.left, runner.size))
-    display = (_Live if console.is_terminal else _Lines)(console, say, lambda: comparison.left)
-    try:
-        with display:
-            comparison.run(runner, display)
-    except KeyboardInterrupt:
-        console.print(
-            f"interrupted with {comparison.left} runs left. Finished runs have their records in {folder}, the others "
-            "their last checkpoint: the same command goes on from there",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if not carry_out(comparison, runner, folder, say, console):
         return INTERRUPTED
     found = _finish(folder, picture, console)
     return int(any(not failure.tuning for failure in found.failures))
@@ -94,18 +65,6 @@ def _finish(folder: Path, picture: Path | None, console: Console) -> Results:
     return found
 
 
-def find_devices(given: str | None) -> list[str]:
-    """The GPUs to use: those given, those this process may see, or none."""
-    if given is not None:
-        return [""] if given == _CPU else split(given)  # no name: a worker that sees no GPU
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is not None:
-        return split(allowed)
-    import torch
-
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
 def _announcement(settings: CompareSettings, left: int, size: int) -> str:
     base = settings.any_base
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
@@ -114,151 +73,3 @@ def _announcement(settings: CompareSettings, left: int, size: int) -> str:
         f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, {len(settings.seeds)} seeds; model "
         f"{Path(base.model).name}{preset}; {left} runs to make, {size} at a time"
     )
-
-
-class _Display(Watcher, AbstractContextManager["_Display"], Protocol):
-    """Shows the jobs while it is entered."""
-
-
-class _Tally:
-    """How far all jobs together are, and how long the rest will take."""
-
-    def __init__(self, left: Callable[[], int]) -> None:
-        self.left, self.done, self.begun = left, 0, time.monotonic()
-        self.shares: dict[str, float] = {}
-
-    def finished(self, job: Job) -> None:
-        self.shares.pop(job.name, None)
-        self.done += 1
-
-    @property
-    def completed(self) -> float:
-        return self.done + sum(self.shares.values())
-
-    @property
-    def total(self) -> int:
-        return self.done + self.left()
-
-    def eta(self) -> str:
-        """What is left, in words."""
-        if self.completed < _SHARE_BEFORE_GUESS:
-            return "time left unknown yet"
-        seconds = (time.monotonic() - self.begun) * (self.total - self.completed) / self.completed
-        return f"about {duration(seconds)} left"
-
-
-class _Live:
-    """A bar for each running job, one for all, and a line for each that has ended; for a terminal."""
-
-    def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
-        self.tally, self.say = _Tally(left), say
-        self.bars: dict[str, TaskID] = {}
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
-            speed_estimate_period=600,
-        )
-        self.all = self.progress.add_task("[bold]all runs", total=None, note="")
-
-    def __enter__(self) -> _Live:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def started(self, job: Job) -> None:
-        self.bars[job.name] = self.progress.add_task(job.name, total=None, note="starting")
-        self._update()
-
-    def stepped(self, job: Job, step: int, total: int, values: Mapping[str, float]) -> None:
-        self.tally.shares[job.name] = step / max(total, 1)
-        self.progress.update(self.bars[job.name], completed=step, total=total, note=note(values))
-        self._update()
-
-    def noticed(self, job: Job, text: str) -> None:
-        self.say(text)
-
-    def ended(self, ended: Ended) -> None:
-        self.progress.remove_task(self.bars.pop(ended.job.name))
-        self.tally.finished(ended.job)
-        self.say(_last_line(ended))
-        self._update()
-
-    def _update(self) -> None:
-        self.progress.update(self.all, completed=self.tally.completed, total=self.tally.total, note=self.tally.eta())
-
-
-class _Lines:
-    """Plain lines, for files and pipes."""
-
-    def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
-        self.console, self.tally, self.say = console, _Tally(left), say
-        self.last = time.monotonic()
-        self.running: dict[str, str] = {}
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass  # nothing to take down
-
-    def started(self, job: Job) -> None:
-        self.running[job.name] = f"{job.name} starting"
-
-    def stepped(self, job: Job, step: int, total: int, values: Mapping[str, float]) -> None:
-        self.tally.shares[job.name] = step / max(total, 1)
-        self.running[job.name] = f"{job.name} {step}/{total} {note(values)}".rstrip()
-        if time.monotonic() - self.last > _SECONDS_BETWEEN_LINES:
-            self.last = time.monotonic()
-            self._print(f"{self._so_far()}; {'; '.join(self.running.values())}")
-
-    def noticed(self, job: Job, text: str) -> None:
-        self.say(text)
-
-    def ended(self, ended: Ended) -> None:
-        self.running.pop(ended.job.name, None)
-        self.tally.finished(ended.job)
-        self._print(f"{_last_line(ended)} ({self._so_far()})")
-
-    def _so_far(self) -> str:
-        return f"{self.tally.done} of {self.tally.total} runs, {self.tally.eta()}"
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def _last_line(ended: Ended) -> str:
-    if ended.error is None:
-        return f"{ended.job.name}: finished in {duration(ended.seconds)}"
-    trace = f"\n{ended.trace}" if ended.trace and os.environ.get("ADVREG_DEBUG") else ""
-    return f"{ended.job.name}: failed after {duration(ended.seconds)}: {ended.error}{trace}"
-
-
-def note(values: Mapping[str, float]) -> str:
-    """What is worth watching of the last log.
-
-    Example:
-        >>> note({"loss": 0.51234, "learning_rate": 1e-4})
-        'loss 0.512'
-    """
-    return "  ".join(f"{name} {values[name]:.3f}" for name in ("loss", "penalty") if name in values)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> duration(4.2), duration(90), duration(7300)
-        ('4 s', '1 min 30 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"

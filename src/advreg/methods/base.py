@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 
 import torch
@@ -219,13 +220,17 @@ class OptionInfo:
 
 def describe(name: str) -> list[OptionInfo]:
     """The options of a method, for flags, config keys and the table of ``advreg methods``."""
-    method = _lookup(name)
-    hints = get_type_hints(method)
-    return [
+    return list(_options(_lookup(name)))
+
+
+@cache
+def _options(method: type[Method]) -> tuple[OptionInfo, ...]:
+    hints = get_type_hints(method)  # slow, and asked for at every check of an option
+    return tuple(
         OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
         for field in dataclasses.fields(method)
         if field.init
-    ]
+    )
 
 
 def create(name: str, **options: Any) -> Method:

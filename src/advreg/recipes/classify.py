@@ -18,7 +18,7 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
-from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs
+from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
@@ -46,24 +46,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """What a resumed run must agree on with the run it goes on with."""
-        settings = self.settings
-        return {
-            "data": self.data.fingerprint(),
-            "method": self.method_name,
-            "options": settings.method(self.method_name).options(),
-            "seed": self.seed,
-            "model": settings.model,
-            "site": settings.site,
-            "epochs": settings.epochs,
-            "batch_size": settings.batch_size,
-            "learning_rate": settings.peak_learning_rate,
-            "warmup": settings.warmup,
-            "precision": settings.precision,
-            "max_length": settings.text_length,
-            "encoder_dropout": settings.encoder_dropout,
-            "head_dropout": settings.head_dropout,
-            "training": dict(settings.training),
-        }
+        return run_facts(self.settings, self.data.fingerprint(), self.method_name, self.seed)
 
 
 def load_data(settings: TrainSettings) -> TextData:

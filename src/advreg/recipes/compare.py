@@ -14,7 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from advreg.recipes.classify import load_data, prepare
 from advreg.recipes.compare_record import (
     COMPARE_FILE,
     Candidate,
@@ -25,6 +24,7 @@ from advreg.recipes.compare_record import (
     Status,
     load,
     score_of,
+    seconds_of,
 )
 from advreg.recipes.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.recipes.grids import Grid, Point
@@ -32,8 +32,7 @@ from advreg.recipes.jobs import HeldOut, TrainRun
 from advreg.recipes.plans import RECORD_FILE
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
 from advreg.recipes.settings import SettingsError
-from advreg.recipes.textdata import TextData
-from advreg.recipes.understanding import TASKS
+from advreg.recipes.workloads import Workload, load_workload
 from advreg.record import RunRecord, capture_environment, now
 from advreg.record import load as load_run
 
@@ -43,12 +42,10 @@ _FIRST_TUNING_SEED = 1000  # candidate i is trained with seed 1000 + i, whatever
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A task's samples and what is held out of them to tune on, with their fingerprints."""
+    """A task's data and what is held out of them to tune on."""
 
-    whole: TextData
-    whole_print: str
-    tuning: TextData | None
-    tuning_print: str
+    whole: Workload
+    tuning: Workload | None
 
 
 @dataclass
@@ -114,11 +111,8 @@ class Comparison:
     # ---- before the first run
 
     def _load(self, task: str) -> _Loaded:
-        data = load_data(self.settings.bases[task])
-        if self.settings.budget < 2:
-            return _Loaded(data, data.fingerprint(), None, "")
-        tuning = data.held_out(HELD_OUT_SHARE, SEARCH_SEED)
-        return _Loaded(data, data.fingerprint(), tuning, tuning.fingerprint())
+        data = load_workload(self.settings.bases[task])
+        return _Loaded(data, data.held_out(HELD_OUT_SHARE, SEARCH_SEED) if self.settings.budget > 1 else None)
 
     def _contest(self, task: str, method: str) -> _Contest:
         candidates = [
@@ -145,16 +139,14 @@ class Comparison:
                 self._contests[choice.task, choice.method].take_over(choice)
 
     def _probe(self) -> None:
-        """Build every kind of run up to its first step, with few samples: each task, method and dropout once."""
+        """Build every kind of run up to its first step: each task, method and dropout once."""
         seen: set[Any] = set()
         for contest in self._contests.values():
-            data = self._data[contest.task].whole
-            few = replace(data, train=_one_of_each_class(data), dev=data.dev[:1], evaluations={})
             for point in [candidate.settings for candidate in contest.candidates] or [{}]:
-                run = self._train_run(contest, point, 0, self.folder)
-                new = {contest.task, contest.method, ("dropout", run.settings.encoder_dropout)} - seen
+                run = self.settings.settings_for(contest.task, contest.method, point)
+                new = {contest.task, contest.method, ("dropout", getattr(run, "encoder_dropout", None))} - seen
                 if new:
-                    prepare(run.plan(few), run.settings.method(contest.method), lambda _: None)
+                    self._data[contest.task].whole.rehearse(run, contest.method, self.folder)
                 seen |= new
 
     # ---- jobs
@@ -179,7 +171,7 @@ class Comparison:
         candidate, data = contest.candidates[index], self._data[contest.task]
         run = self._train_run(contest, candidate.settings, candidate.seed, self.folder / candidate.folder, tuning=True)
         assert data.tuning is not None
-        record = run.settled(run.facts(data.tuning, data.tuning_print))
+        record = run.settled(data.tuning.fingerprint)
         if record is None:
             yield self._job(contest, index, run)
         else:
@@ -197,7 +189,7 @@ class Comparison:
                 contest.runs[index] = replace(entry, error=problem)
                 continue
             run = self._train_run(contest, contest.settings, entry.seed, self.folder / entry.folder)
-            record = run.settled(run.facts(data.whole, data.whole_print))
+            record = run.settled(data.whole.fingerprint)
             if record is None:
                 yield self._job(contest, index, run)
             else:
@@ -253,15 +245,9 @@ class Comparison:
         outcome = record.outcome
         if outcome.status != "finished":
             return replace(candidate, error=outcome.error, seconds=_wall_seconds(record))
-        score = score_of(outcome.metrics, self._main_metrics(task))
+        score = score_of(outcome.metrics, self._data[task].whole.main_metrics)
         error = None if score is not None else "its score is not a finite number"
-        seconds = (outcome.timing.get("seconds_per_step") or 0) * (outcome.timing.get("steps") or 0)
-        return replace(candidate, score=score, error=error, seconds=seconds)
-
-    def _main_metrics(self, task: str) -> list[str]:
-        if task in TASKS:
-            return list(TASKS[task].main_metrics)
-        return ["pearson" if self._data[task].whole.is_regression else "accuracy"]
+        return replace(candidate, score=score, error=error, seconds=seconds_of(record))
 
     def record(self, status: Status) -> CompareRecord:
         """All that is known so far."""
@@ -301,15 +287,15 @@ class Comparison:
         )
 
     def _compared(self, task: str) -> ComparedTask:
-        data = self._data[task]
-        tuning = {} if data.tuning is None else {"train": len(data.tuning.train), "dev": len(data.tuning.dev)}
+        whole, tuning = self._data[task].whole, self._data[task].tuning
         return ComparedTask(
             name=task,
-            title=data.whole.name,
-            main_metrics=self._main_metrics(task),
-            fingerprint=data.whole_print,
-            sizes={"train": len(data.whole.train), "dev": len(data.whole.dev)},
-            tuning_sizes=tuning,
+            title=whole.title,
+            main_metrics=list(whole.main_metrics),
+            scored_on=whole.scored_on,
+            fingerprint=whole.fingerprint,
+            sizes=whole.sizes,
+            tuning_sizes={} if tuning is None else tuning.sizes,
             settings=self.settings.shown(task),
         )
 
@@ -326,11 +312,6 @@ class Comparison:
                 f"candidates differ, because a grid has fewer points than the budget of {self.settings.budget}: {told}"
             )
         return notes
-
-
-def _one_of_each_class(data: TextData) -> Any:
-    """A few training samples, enough to build a run on."""
-    return data.train[:2] if data.labels is None else tuple({e.label: e for e in data.train}.values())
 
 
 def _record_in(folder: Path) -> RunRecord | None:

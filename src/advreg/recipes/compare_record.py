@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.record import RecordError, load_as, save_as
+from advreg.record import RecordError, RunRecord, load_as, save_as
 
 SCHEMA = 1
 COMPARE_FILE = "compare.json"
+
+_OUT_OF_100 = ("bleu", "chrf")
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -25,6 +27,7 @@ class ComparedTask:
         name: as it was asked for.
         title: name of its data.
         main_metrics: those whose mean is its one number.
+        scored_on: the set that they are taken on.
         fingerprint: of its data.
         sizes, tuning_sizes: samples to train and evaluate on, in the runs and in the tuning.
         settings: what all its runs share, but for what was tuned.
@@ -33,6 +36,7 @@ class ComparedTask:
     name: str
     title: str
     main_metrics: list[str]
+    scored_on: str = "dev"
     fingerprint: str
     sizes: dict[str, int] = field(default_factory=dict)
     tuning_sizes: dict[str, int] = field(default_factory=dict)
@@ -140,7 +144,19 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
     Example:
         >>> score_of({"accuracy": 0.84, "f1": 0.89, "loss": 0.3}, ["accuracy", "f1"])
         86.5
+        >>> score_of({"bleu": 31.5}, ["bleu"])
+        31.5
     """
-    values = [metrics[name] for name in main_metrics if name in metrics]
+    values = [in_percent(name, metrics[name]) for name in main_metrics if name in metrics]
     numbers = [value for value in values if value is not None and math.isfinite(value)]
-    return 100 * statistics.fmean(numbers) if numbers and len(numbers) == len(values) else None
+    return statistics.fmean(numbers) if numbers and len(numbers) == len(values) else None
+
+
+def in_percent(metric: str, value: float | None) -> float | None:
+    """A score out of 100: those of translation are so already."""
+    return value if value is None or metric.endswith(_OUT_OF_100) else 100 * value
+
+
+def seconds_of(run: RunRecord) -> float:
+    """What the steps of a run took, without evaluations and saves."""
+    return (run.outcome.timing.get("seconds_per_step") or 0.0) * (run.outcome.timing.get("steps") or 0.0)

@@ -14,12 +14,17 @@ from advreg.methods import create, describe, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.translation_settings import MODELS as TRANSLATORS
+from advreg.recipes.translation_settings import TranslationSettings
 
 Values = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]
 
-TUNABLE = ("learning_rate", "batch_size", "encoder_dropout", "head_dropout", "epochs", "warmup")
-"""Settings that every method has and that may be tuned."""
+TUNABLE = (
+    *("learning_rate", "epochs", "batch_size", "encoder_dropout", "head_dropout", "warmup"),
+    *("model_dropout", "label_smoothing", "update_tokens", "warmup_steps", "weight_decay"),
+)
+"""Settings that every method has and that may be tuned: of any task, of understanding, and of translation."""
 
 # Zuo et al. 2021, appendix on natural language understanding; it tunes λ of no method. R3F's λ is from the grid of
 # Aghajanyan et al. 2020. The paper says nothing of FreeLB and FreeAT: theirs are around the defaults.
@@ -47,6 +52,15 @@ _SMALL_METHODS: Mapping[str, Values] = {
     "r3f": {"noise_scale": [0.01, 0.1, 0.3], "weight": [0.5, 1.0]},
     "freelb": {"radius": [0.003, 0.01, 0.03]},
     "freeat": {"radius": [1e-4, 1e-3]},
+}
+# The paper tunes nothing on translation: around its settings, which are the preset.
+_TRANSLATION_COMMON: Values = {"learning_rate": [5e-4, 1e-3, 2e-3], "model_dropout": [0.1, 0.3]}
+_TRANSLATION_METHODS: Mapping[str, Values] = {
+    "arch": {"weight": [0.5, 1.0, 2.0]},
+    "smart": {"weight": [0.5, 1.0, 2.0]},
+    "r3f": {"weight": [0.5, 1.0, 2.0], "noise_scale": [1e-3, 1e-2]},
+    "freelb": {"ascent_steps": [2, 3], "step_size": [0.03, 0.1]},
+    "freeat": {"replays": [2, 3], "radius": [1e-3, 1e-2]},
 }
 
 
@@ -111,7 +125,9 @@ class Grid:
 
 
 def default_grid(model: str) -> Grid:
-    """The paper's grid; for the small model, which is not pre-trained, one that suits it."""
+    """The paper's grid; for models that are not pre-trained (the small one, a translator), one that suits them."""
+    if model in TRANSLATORS:
+        return Grid(_TRANSLATION_COMMON, _TRANSLATION_METHODS)
     return Grid(_SMALL_COMMON, _SMALL_METHODS) if model == SCRATCH else Grid(_PAPER_COMMON, _PAPER_METHODS)
 
 
@@ -123,7 +139,7 @@ def read_grid(table: Mapping[str, Any]) -> Grid:
             raise SettingsError(f"grid.{name} must be a table, [grid.{name}], got {value!r}")
     common = {name: value for name, value in table.items() if name not in registry}
     Grid(common, own)  # names and lists are checked before values are read as what they should be
-    hints = get_type_hints(TrainSettings)
+    hints = get_type_hints(TranslationSettings) | get_type_hints(TrainSettings)
     return Grid(
         {name: [coerce(f"grid.{name}", value, hints[name]) for value in values] for name, values in common.items()},
         {

@@ -6,8 +6,8 @@ import gc
 import json
 import shutil
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,14 @@ import torch
 from advreg import record as records
 from advreg.hf.run import quiet_libraries
 from advreg.hf.trainer import NonFiniteLossError
-from advreg.recipes.classify import Plan, load_data, run
-from advreg.recipes.plans import PLAN_FILE, RECORD_FILE
+from advreg.recipes.bases import AnySettings
+from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.recipes.runner import Tell
-from advreg.recipes.settings import SettingsError, TrainSettings
-from advreg.recipes.textdata import TextData
+from advreg.recipes.workloads import Workload, load_workload, source_of
 
-_DATA_FIELDS = ("task", "data", "train", "dev", "text_column", "pair_column", "label_column")
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
-_loaded: OrderedDict[str, TextData] = OrderedDict()
+_OF_NO_USE = ("model", "weights", "checkpoint-*")  # once the record is written
+_loaded: OrderedDict[str, Workload] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,20 @@ class TrainRun:
         keep_model: leave model and checkpoints once the record is written.
     """
 
-    settings: TrainSettings
+    settings: AnySettings
     method: str
     seed: int
     folder: Path
     held_out: HeldOut | None = None
     keep_model: bool = False
 
-    def plan(self, data: TextData) -> Plan:
-        return Plan(self.settings, data, self.method, self.seed, self.folder)
-
     def __call__(self, tell: Tell) -> records.RunRecord:
         """Train, or go on from the last checkpoint; returns the record, which is also in the folder."""
         quiet_libraries()
         try:
-            plan = self.plan(self._data())
-            shown = "/".join(self.folder.parts[-3:])
-            notice = lambda text: tell.notice(text.replace(f"{plan.name}: ", f"{shown}: "))  # noqa: E731
-            done = run(plan, lambda _, *step: tell.step(*step), notice, resume=True)
+            name, shown = f"{self.method}-seed{self.seed}: ", f"{'/'.join(self.folder.parts[-3:])}: "
+            notice = lambda text: tell.notice(text.replace(name, shown))  # noqa: E731
+            done = self._workload().run(self.settings, self.method, self.seed, self.folder, tell.step, notice)
             self.tidy()
             return done
         except NonFiniteLossError:
@@ -74,37 +69,27 @@ class TrainRun:
         finally:
             _free_memory()
 
-    def _data(self) -> TextData:
+    def _workload(self) -> Workload:
         """The samples; a worker keeps those of its last runs."""
-        source = repr([getattr(self.settings, name, None) for name in _DATA_FIELDS])
+        source = source_of(self.settings)
         if self.held_out is None:
-            return _kept(source, lambda: load_data(self.settings))
+            return _kept(source, lambda: load_workload(self.settings))
         share, seed = self.held_out.share, self.held_out.seed
-        return _kept(f"{source} {share} {seed}", lambda: load_data(self.settings).held_out(share, seed))
+        return _kept(f"{source} {share} {seed}", lambda: load_workload(self.settings).held_out(share, seed))
 
-    def facts(self, data: TextData, fingerprint: str) -> dict[str, Any]:
-        """What must be the same for the run to be the same; ``fingerprint`` is the data's, which takes long to find."""
-        few = replace(data, train=data.train[:1], dev=data.dev[:1])
-        facts: dict[str, Any] = json.loads(json.dumps({**self.plan(few).facts(), "data": fingerprint}))
+    def facts(self, fingerprint: str) -> dict[str, Any]:
+        """What must be the same for the run to be the same, as it is kept in a file."""
+        facts: dict[str, Any] = json.loads(json.dumps(run_facts(self.settings, fingerprint, self.method, self.seed)))
         return facts
 
-    def settled(self, facts: Mapping[str, Any]) -> records.RunRecord | None:
+    def settled(self, fingerprint: str) -> records.RunRecord | None:
         """The record of a run that need not be repeated: it finished, or its loss was not finite, as it would be again.
 
-        A run of other facts in the same folder is an error that names them.
+        A run of other data (by their fingerprint) or settings in the same folder is an error that names them.
         """
-        path = self.folder / PLAN_FILE
-        if not path.is_file():
+        if not (self.folder / PLAN_FILE).is_file():
             return None
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        changed = [
-            f"{name} was {saved.get(name)}, is {facts[name]}" for name in facts if saved.get(name) != facts[name]
-        ]
-        if changed:
-            raise SettingsError(
-                f"the run in {self.folder} cannot go on, because what it was started with changed: "
-                f"{'; '.join(changed)}. Go on with the same data and settings, or choose another --output"
-            )
+        agree(f"the run in {self.folder}", self.folder, self.facts(fingerprint), resume=True)
         if not (self.folder / RECORD_FILE).is_file():
             return None
         record = records.load(self.folder / RECORD_FILE)
@@ -117,8 +102,9 @@ class TrainRun:
         """Delete what is of no use once the record is written: the model and the checkpoints."""
         if self.keep_model:
             return
-        for folder in (self.folder / "model", *self.folder.glob("checkpoint-*")):
-            shutil.rmtree(folder, ignore_errors=True)
+        for name in _OF_NO_USE:
+            for folder in self.folder.glob(name):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def has_diverged(record: records.RunRecord) -> bool:
@@ -126,7 +112,7 @@ def has_diverged(record: records.RunRecord) -> bool:
     return (record.outcome.error or "").startswith(NonFiniteLossError.__name__)
 
 
-def _kept(key: str, load: Any) -> TextData:
+def _kept(key: str, load: Callable[[], Workload]) -> Workload:
     if key not in _loaded:
         while len(_loaded) >= _DATA_SETS_KEPT:
             _loaded.popitem(last=False)

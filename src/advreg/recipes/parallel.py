@@ -10,9 +10,10 @@ import gzip
 import hashlib
 import lzma
 import os
+import random
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ class Bitext:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def take(self, indices: Sequence[int]) -> Bitext:
+        """Some of the pairs."""
+        return Bitext(tuple(self.source[index] for index in indices), tuple(self.target[index] for index in indices))
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,27 @@ class ParallelData:
         """What is scored at the end; the validation set where there is no other."""
         found = {name: text for name, text in self.splits.items() if name not in (TRAIN, VALID)}
         return found or {VALID: self.splits[VALID]}
+
+    def held_out(self, share: float, seed: int) -> ParallelData:
+        """A task within the training text, to tune on without a look at the other sets.
+
+        ``share`` of its pairs, but no more than the validation set has, become the new validation set, by which a run
+        is then judged too. Both parts keep their order and depend on ``seed`` alone.
+        """
+        train = self.splits[TRAIN]
+        count = min(round(share * len(train)), len(self.splits[VALID]))
+        if not 0 < count < len(train):
+            raise DataError(
+                f"{self.name}: share must hold at least one pair out and leave one, got {share} of {len(train)} "
+                "training pairs; add pairs"
+            )
+        held = set(random.Random(seed).sample(range(len(train)), count))
+        kept = [index for index in range(len(train)) if index not in held]
+        return replace(
+            self,
+            splits={TRAIN: train.take(kept), VALID: train.take(sorted(held))},
+            details={**self.details, "held_out": {"share": share, "seed": seed, "of": len(train)}},
+        )
 
     def fingerprint(self) -> str:
         """SHA-256 of all sentences in order."""

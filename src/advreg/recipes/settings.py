@@ -128,6 +128,16 @@ class TrainSettings:
             return self.learning_rate
         return 1e-3 if self.model == "small" else 5e-5
 
+    def facts(self) -> dict[str, Any]:
+        """What a resumed run must agree on, but for data, method and seed."""
+        same = ("model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout")
+        return {
+            **{name: getattr(self, name) for name in same},
+            "learning_rate": self.peak_learning_rate,
+            "max_length": self.text_length,
+            "training": dict(self.training),
+        }
+
     def _check_numbers(self) -> None:
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise SettingsError(f"methods must be different ones, at least one, got {list(self.methods)}")

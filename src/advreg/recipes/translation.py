@@ -39,7 +39,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs
+from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TRANSLATION, TranslationSettings
 
@@ -91,14 +91,14 @@ class Prepared:
         return self.data.fingerprint()
 
 
-def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path, notice: Notice) -> Prepared:
-    """Learn the subwords, or load those that were learnt for these runs; encode and filter."""
+def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path | None, notice: Notice) -> Prepared:
+    """Learn the subwords, or load those that ``folder`` holds if they are the same; encode and filter."""
     for note in data.notes:
         notice(note)
     for name, text in data.splits.items():
         if text.dropped:
             notice(f"{text.dropped:,} of {len(text) + text.dropped:,} {name} pairs had an empty side and were dropped")
-    subwords = _subwords(settings, data, folder / "subwords")
+    subwords = _subwords(settings, data, folder)
     text = data.splits[TRAIN]
     source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
     lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
@@ -116,12 +116,11 @@ def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
     return Pairs(*(cut(rows, _POSITIONS) for rows in sides))
 
 
-def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path) -> Subwords:
-    """Those that were learnt for the runs of a folder, or new ones; learning them again gives the same."""
-    train = data.splits[TRAIN]
-    path = folder / _SUBWORD_FACTS_FILE
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) == _subword_facts(settings, data):
+def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | None) -> Subwords:
+    """Those that were learnt before, or new ones; learning them again gives the same."""
+    if folder is not None and _kept_facts(folder) == _subword_facts(settings, data):
         return Subwords.load(folder)
+    train = data.splits[TRAIN]
     return learn_subwords(
         train.source, train.target, settings.vocabulary, settings.joint, settings.subwords, settings.character_coverage
     )
@@ -133,12 +132,17 @@ def _subword_facts(settings: TranslationSettings, data: ParallelData) -> dict[st
     return {**{name: getattr(settings, name) for name in _SUBWORD_FACTS}, "text": text}
 
 
+def _kept_facts(folder: Path) -> Any:
+    """What the subwords in a folder were learnt with; they are whole once it is written."""
+    path = folder / _SUBWORD_FACTS_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
 def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Path) -> None:
     """Save the subwords of the runs, once."""
-    path = folder / _SUBWORD_FACTS_FILE
-    if not path.is_file():
+    if _kept_facts(folder) is None:
         prepared.subwords.save(folder)
-        path.write_text(json.dumps(_subword_facts(settings, prepared.data)), encoding="utf-8")
+        (folder / _SUBWORD_FACTS_FILE).write_text(json.dumps(_subword_facts(settings, prepared.data)), encoding="utf-8")
 
 
 # ---- runs
@@ -146,13 +150,14 @@ def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Pa
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: a method, a seed, a folder."""
+    """One run: a method, a seed, a folder; and where subwords are kept for the runs beside it, if they are."""
 
     settings: TranslationSettings
     prepared: Prepared
     method_name: str
     seed: int
     folder: Path
+    subwords_folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -160,13 +165,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """What a resumed run must agree on with the run it goes on with."""
-        return {
-            "data": self.prepared.fingerprint,
-            "method": self.method_name,
-            "options": self.settings.method(self.method_name).options(),
-            "seed": self.seed,
-            **self.settings.facts(),
-        }
+        return run_facts(self.settings, self.prepared.fingerprint, self.method_name, self.seed)
 
 
 def run_translation(
@@ -174,9 +173,10 @@ def run_translation(
 ) -> list[records.RunRecord]:
     """Every seed with every method; each leaves ``record.json``, ``model/`` and its translations in its folder."""
     folder = choose_folder(settings, resume)
-    prepared = prepare_data(settings, load_parallel(settings), folder, notice)
+    subwords = folder / "subwords"
+    prepared = prepare_data(settings, load_parallel(settings), subwords, notice)
     plans = [
-        Plan(settings, prepared, method, seed, folder / f"{method}-seed{seed}")
+        Plan(settings, prepared, method, seed, folder / f"{method}-seed{seed}", subwords)
         for seed in settings.seeds
         for method in settings.methods
     ]
@@ -202,7 +202,8 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
         return done
     job = make_job(plan)
     agree(plan.name, plan.folder, plan.facts(), resume)
-    _keep_subwords(plan.settings, plan.prepared, plan.folder.parent / "subwords")
+    if plan.subwords_folder is not None:
+        _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
     record = begin_record(plan, job)
     notice(_batches_note(record))
     try:

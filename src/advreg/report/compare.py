@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advreg import record as records
-from advreg.recipes.compare_record import ComparedRun, CompareRecord, load, score_of
+from advreg.recipes.compare_record import ComparedRun, CompareRecord, in_percent, load, score_of, seconds_of
 from advreg.record import RunRecord
 from advreg.report.student import Spread
 
 STANDARD = "standard"
-_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman")  # what reads as percent; losses and errors do not
+# what reads as percent; losses and errors do not
+_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf")
 
 Runs = Mapping[tuple[str, str, int], RunRecord]
 
@@ -121,8 +122,8 @@ def _cell(record: CompareRecord, runs: Runs, task: str, method: str) -> Cell:
     names = dict.fromkeys(name for run in mine for name in run.outcome.metrics if _is_score(name))
     metrics = {}
     for name in names:
-        values = [value for run in mine if (value := run.outcome.metrics.get(name)) is not None]
-        spread = Spread.of([100 * value for value in values if math.isfinite(value)])
+        values = [value for run in mine if (value := in_percent(name, run.outcome.metrics.get(name))) is not None]
+        spread = Spread.of([value for value in values if math.isfinite(value)])
         if spread is not None:
             metrics[name] = spread
     main = [score for run in mine if (score := _main(record, task, run)) is not None]
@@ -196,11 +197,6 @@ def _cost(record: CompareRecord, runs: Runs, method: str) -> Cost:
         relative_with_tuning=total / standard if total and standard else None,
         candidates=max((len(choice.candidates) for choice in choices), default=0),
     )
-
-
-def seconds_of(run: RunRecord) -> float:
-    """What the steps of a run took, without evaluations and saves."""
-    return (run.outcome.timing.get("seconds_per_step") or 0.0) * (run.outcome.timing.get("steps") or 0.0)
 
 
 def _relative(record: CompareRecord, runs: Runs, method: str) -> float | None:

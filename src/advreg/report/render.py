@@ -11,6 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from advreg.recipes.compare_record import ComparedTask
 from advreg.report.compare import STANDARD, Cell, Difference, Results
 from advreg.report.student import Spread
 
@@ -56,10 +57,11 @@ def _scores(results: Results) -> Sheet:
         columns.append([results.averages[method] for method in results.methods])
         asked.append([seeds for _ in results.methods])
         header.append("Average")
-    shown = [[_spread(*pair) for pair in zip(*column, strict=True)] for column in zip(columns, asked, strict=True)]
-    bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in _best(column))
-    rows = [[_method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
-    caption = f"Score on dev in percent, {over}; {_about(results)}. The best are bold."
+    shown = [[spread_text(*pair) for pair in zip(*column, strict=True)] for column in zip(columns, asked, strict=True)]
+    bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in best_places(column))
+    rows = [[method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
+    sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
+    caption = f"Score on {sets} in percent, {over}; {_about(results)}. The best are bold."
     return Sheet(caption, header, rows, bold)
 
 
@@ -76,12 +78,12 @@ def _metrics(results: Results) -> Sheet | None:
     rows = [
         [
             f"{_task_name(results, task)}, {name}",
-            *(_spread(spread, spread.count if spread else 0) for spread in spreads),
+            *(spread_text(spread, spread.count if spread else 0) for spread in spreads),
         ]
         for (task, name), spreads in zip(entries, table, strict=True)
     ]
-    bold = frozenset((row, column + 1) for row, spreads in enumerate(table) for column in _best(spreads))
-    return Sheet("Each metric, in percent.", ["", *map(_method_name, results.methods)], rows, bold)
+    bold = frozenset((row, column + 1) for row, spreads in enumerate(table) for column in best_places(spreads))
+    return Sheet("Each metric, in percent.", ["", *map(method_name, results.methods)], rows, bold)
 
 
 def _differences(results: Results) -> Sheet | None:
@@ -92,7 +94,7 @@ def _differences(results: Results) -> Sheet | None:
     by_place = {(difference.baseline, difference.task): difference for difference in results.differences}
     counts = {entry.spread.count for entry in results.differences if entry.spread is not None}
     rows = [
-        [_method_name(baseline), *(_difference(by_place[baseline, task], len(counts) > 1) for task in columns)]
+        [method_name(baseline), *(_difference(by_place[baseline, task], len(counts) > 1) for task in columns)]
         for baseline in baselines
     ]
     if counts == {1}:
@@ -101,7 +103,7 @@ def _differences(results: Results) -> Sheet | None:
         count = f"n = {counts.pop()}" if len(counts) == 1 else "n in brackets"
         how = f"paired by seed, with the 95 % confidence interval of the mean (Student's t, {count})"
     header = ["", *("Average" if task is None else _task_name(results, task) for task in columns)]
-    return Sheet(f"{_method_name(results.record.reference)} minus each method, in points; {how}.", header, rows)
+    return Sheet(f"{method_name(results.record.reference)} minus each method, in points; {how}.", header, rows)
 
 
 def _difference(difference: Difference, with_count: bool) -> str:
@@ -117,9 +119,10 @@ def _costs(results: Results) -> Sheet:
     tuned = any(cost.candidates for cost in results.costs)
     rows = []
     for cost in results.costs:
-        row = [_method_name(cost.method), _number(cost.seconds, 1), _number(cost.relative, 2)]
+        row = [method_name(cost.method), number_text(cost.seconds, 1), number_text(cost.relative, 2)]
         if tuned:
-            row += [str(cost.candidates), _number(cost.tuning_seconds, 1), _number(cost.relative_with_tuning, 2)]
+            row += [str(cost.candidates), number_text(cost.tuning_seconds, 1)]
+            row.append(number_text(cost.relative_with_tuning, 2))
         rows.append(row)
     header = ["", "s per run", "× Standard"]
     caption = "Time of training steps: per run, and relative to Standard's with the same task and seed"
@@ -139,10 +142,14 @@ def notes(results: Results) -> list[str]:
         found.append(f"the comparison is {results.record.status}: numbers are those of the runs that finished")
     for failure in results.failures:
         kind = "candidate failed, and counts as the worst" if failure.tuning else "no result"
-        reason = " ".join(failure.reason.split())
-        shown = reason if len(reason) <= _REASON_LENGTH else reason[: _REASON_LENGTH - 1] + "…"
-        found.append(f"{failure.name}: {kind}: {shown}")
+        found.append(f"{failure.name}: {kind}: {shortened(failure.reason)}")
     return found
+
+
+def shortened(reason: str) -> str:
+    """A reason on one line, cut where it is too long for a table's notes."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + "…"
 
 
 def chosen(results: Results) -> list[str]:
@@ -153,7 +160,7 @@ def chosen(results: Results) -> list[str]:
             best = choice.candidates[choice.chosen]
             settings = ", ".join(f"{name} {_value(value)}" for name, value in best.settings.items())
             lines.append(
-                f"{choice.task}/{choice.method}: {settings} (held-out score {_number(best.score, 1)}, best of "
+                f"{choice.task}/{choice.method}: {settings} (held-out score {number_text(best.score, 1)}, best of "
                 f"{len(choice.candidates)} of {choice.grid_size} points)"
             )
     return lines
@@ -161,14 +168,14 @@ def chosen(results: Results) -> list[str]:
 
 def to_markdown(results: Results) -> str:
     """A part of a page: tables, what was chosen, and notes."""
-    parts = [f"{sheet.caption}\n\n{_markdown_table(sheet)}" for sheet in sheets(results)]
+    parts = [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in sheets(results)]
     for title, lines in (("Chosen on held-out training data:", chosen(results)), ("Notes:", notes(results))):
         if lines:
             parts.append(f"{title}\n\n" + "\n".join(f"- {_escaped(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(sheet: Sheet) -> str:
+def markdown_table(sheet: Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(map(_escaped, cells))} |"
 
@@ -233,7 +240,7 @@ def _named(cell: Cell) -> Iterator[tuple[str, Spread]]:
     yield from cell.metrics.items()
 
 
-def _best(column: Sequence[Spread | None]) -> list[int]:
+def best_places(column: Sequence[Spread | None]) -> list[int]:
     """Places of the highest mean, as it is shown: what looks equal is equally good."""
     means = [None if spread is None else round(spread.mean, 1) for spread in column]
     best = max((mean for mean in means if mean is not None), default=None)
@@ -241,11 +248,11 @@ def _best(column: Sequence[Spread | None]) -> list[int]:
     return found if len(means) > 1 else []
 
 
-def _spread(spread: Spread | None, asked: int) -> str:
+def spread_text(spread: Spread | None, asked: int) -> str:
     """Mean ± deviation with one decimal; how many seeds, if some are missing.
 
     Example:
-        >>> _spread(Spread(71.24, 0.55, 3), 3), _spread(Spread(71.24, None, 1), 3), _spread(None, 3)
+        >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3), spread_text(None, 3)
         ('71.2 ± 0.6', '71.2 (1 of 3)', 'failed')
     """
     if spread is None:
@@ -268,7 +275,7 @@ def _signed(value: float) -> str:
     return f"{rounded:+.1f}".replace("-", "−")
 
 
-def _number(value: float | None, decimals: int) -> str:
+def number_text(value: float | None, decimals: int) -> str:
     return _NOTHING if value is None else f"{value:.{decimals}f}"
 
 
@@ -276,13 +283,17 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _method_name(name: str) -> str:
+def method_name(name: str) -> str:
     return _METHODS.get(name, name)
 
 
+def task_name(task: ComparedTask) -> str:
+    return _TASKS.get(task.name, task.title)
+
+
 def _task_name(results: Results, name: str) -> str:
-    titles = {task.name: task.title for task in results.record.tasks}
-    return _TASKS.get(name, titles[name])
+    (task,) = (task for task in results.record.tasks if task.name == name)
+    return task_name(task)
 
 
 def _about(results: Results) -> str:

@@ -1,0 +1,157 @@
+"""What mkdocs does to the pages before it renders them: tables from the code, sections of other files, formulas.
+
+``{{ options("arch") }}`` and its like (see ``FILLERS``) are filled in from the code, so that no page can drift from it;
+``$…$`` and ``$$…$$`` become MathML, so that no script draws formulas; and links to the records in ``results/`` lead to
+copies on the site.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+
+from advreg.methods import create, describe, preset, registry
+from advreg.methods.coerce import type_text
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS, RESULTS = "Methods", "Results"
+RECORDS = "results/records"
+OPTIONAL = ("scale.md", "reliability.md")  # pages that may not be there yet
+_FILLED = re.compile(r"\{\{ (\w+)\(([^)]*)\) \}\}")
+_CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", flags=re.MULTILINE | re.DOTALL)
+_BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", flags=re.DOTALL), re.compile(r"(?<![\\\w$])\$([^$\n]+?)\$(?![\w$])")
+_FROM_ROOT = ((r"\]\(docs/", "]("), (r"\]\(results/", f"]({RECORDS}/"), (r"\]\((CHANGELOG|CONTRIBUTING)\.md\)", "](#)"))
+
+
+# ---- what pages ask for
+
+
+def options(method: str) -> str:
+    """The options of a method, and what the paper sets them to."""
+    if not describe(method):
+        return "It has no options."
+    papers = {family: preset(family, method) for family in ("translation", "understanding")}
+    shown = {family: values for family, values in papers.items() if values}
+    lines = [["option", "takes", "default", *(f"`--preset {family}`" for family in shown), "meaning"]]
+    lines.append(["---"] * len(lines[0]))
+    for option in describe(method):
+        given = [_code(values[option.name]) if option.name in values else "" for values in shown.values()]
+        takes = type_text(option.type).replace("|", r"\|")
+        lines.append([f"`{option.name}`", takes, _code(option.default), *given, option.help.replace("|", r"\|")])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def passes(method: str) -> str:
+    """What a step costs, as a formula and with the default options."""
+    usual = create(method).passes()
+    return (
+        f"Passes over the model per step: {registry[method].cost}. With the default options "
+        f"{usual.forward:.2f} forward and {usual.backward:.2f} backward."
+    )
+
+
+def part(method: str, beginning: str) -> str:
+    """The paragraph of a method's docstring that begins so."""
+    paragraphs = inspect.cleandoc(registry[method].__doc__ or "").split("\n\n")
+    (found,) = (text for text in paragraphs if text.startswith(beginning))
+    return found.replace("``", "`")
+
+
+def section(file: str, heading: str) -> str:
+    """A section of a file of the repository, without its heading."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    for pattern, replacement in _FROM_ROOT:
+        found = re.sub(pattern, replacement, found)
+    return str(found.strip())
+
+
+def page_of(method: str) -> str:
+    """The page of a method: the one that was written, else its docstring and what it costs and takes."""
+    written = ROOT / "docs" / "methods" / f"{method}.md"
+    if written.is_file():
+        return written.read_text(encoding="utf-8")
+    text = inspect.cleandoc(registry[method].__doc__ or "")
+    asked = f'## What it costs\n\n{{{{ passes("{method}") }}}}\n\n## Options\n\n{{{{ options("{method}") }}}}'
+    return f"# {registry[method].__name__}\n\n```text\n{text}\n```\n\n{asked}\n"
+
+
+FILLERS: dict[str, Callable[..., str]] = {"options": options, "passes": passes, "part": part, "section": section}
+
+
+def _code(value: Any) -> str:
+    return "`none`" if value is None else f"`{value}`"
+
+
+def filled(markdown: str) -> str:
+    """The page with everything filled in."""
+
+    def fill(found: re.Match[str]) -> str:
+        arguments = re.findall(r'"([^"]*)"', found[2])
+        return FILLERS[found[1]](*arguments)
+
+    return _FILLED.sub(fill, markdown)
+
+
+def with_formulas(markdown: str) -> str:
+    """Formulas as MathML; code is left alone."""
+    parts = _CODE.split(markdown)
+    for place in range(0, len(parts), 2):
+        text = _BLOCK.sub(lambda found: f'\n<div class="formula">{_mathml(found[1], "block")}</div>\n', parts[place])
+        parts[place] = _INLINE.sub(lambda found: _mathml(found[1], "inline"), text)
+    return "".join(parts)
+
+
+def _mathml(latex: str, display: str) -> str:
+    return re.sub(r"\s+", " ", convert(latex.strip(), display=display))
+
+
+# ---- mkdocs
+
+
+def on_config(config: Any) -> Any:
+    """Put all methods and the pages of results that there are into the navigation; leave out what is not there yet."""
+    folder = Path(config["docs_dir"])
+    for entry in config["nav"]:
+        for title, pages in entry.items():
+            if title == RESULTS:
+                entry[title] = [f"results/{path.name}" for path in sorted((folder / "results").glob("*.md"))]
+            elif title == METHODS:
+                named = {_path(page) for page in pages}
+                pages += [page for name in registry if (page := f"methods/{name}.md") not in named]
+            elif isinstance(pages, list):
+                entry[title] = [
+                    page
+                    for page in pages
+                    if not (name := _path(page)) or name not in OPTIONAL or (folder / name).is_file()
+                ]
+    return config
+
+
+def _path(page: Any) -> str:
+    return str(next(iter(page.values()))) if isinstance(page, dict) else str(page)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Records are on the site too, for the links to them; and a method without a page gets one."""
+    from mkdocs.structure.files import File
+
+    for method in registry:
+        if files.get_file_from_path(f"methods/{method}.md") is None:
+            files.append(File.generated(config, f"methods/{method}.md", content=page_of(method)))
+    for path in sorted((ROOT / "results").rglob("*.json*")):
+        place = f"{RECORDS}/{path.relative_to(ROOT / 'results').as_posix()}"
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    text = filled(markdown)
+    if page.file.src_uri.startswith("results/"):
+        text = text.replace("](../../results/", "](records/")
+    return with_formulas(text)

@@ -1,0 +1,182 @@
+"""One method, one thing varied at a time: the parameter study of ARCH's paper, on any task.
+
+Each point of each study is trained with every seed, and so are the baselines. What several studies need, such as the
+default settings, is trained once. All runs are jobs of one runner, and each leaves a record, so that nothing is done
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from advreg.hf.injection import InjectionError
+from advreg.recipes.bases import shown
+from advreg.recipes.compare_record import ComparedTask, Status, score_of, seconds_of
+from advreg.recipes.jobs import TrainRun
+from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.recipes.settings import SettingsError
+from advreg.recipes.study_record import (
+    STUDY_FILE,
+    Panel,
+    StudiedPoint,
+    StudiedRun,
+    StudiedVariant,
+    StudyRecord,
+    load,
+)
+from advreg.recipes.study_settings import StudySettings, Variant, too_few_samples
+from advreg.recipes.workloads import load_workload
+from advreg.record import RunRecord, capture_environment, now
+
+_REMEDY = "take it out of the grid (advreg study --write-grid FILE, edit, --grid FILE)"
+
+
+class Study:
+    """A study in a folder: what is done already, what is left, and the record of it all.
+
+    Making one loads the data, checks every run that is planned and reads what an earlier one left in the folder;
+    nothing is written before :meth:`run`.
+
+    Args:
+        settings: what to study.
+        folder: of the runs.
+        notice: told what a user should know of data and points.
+    """
+
+    def __init__(self, settings: StudySettings, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
+        self.settings, self.folder = settings, folder
+        self._environment = capture_environment()
+        self._variants = settings.variants()
+        self._data = load_workload(settings.base)
+        self._notes = [*self._data.notes, *settings.notes()]
+        for text in self._notes:
+            notice(text)
+        self._rehearse()
+        self._begun = load(folder).started if (folder / STUDY_FILE).is_file() else now()
+        self._runs = {
+            (variant.name, seed): StudiedRun(seed=seed, folder=f"{variant.name}/seed-{seed}")
+            for seed in settings.seeds
+            for variant in self._variants.values()
+        }
+        self._places: dict[Path, tuple[str, int]] = {}
+        self._jobs = list(self._unsettled())
+
+    def _rehearse(self) -> None:
+        """Build a run of each method at each place of δ up to its first step."""
+        for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
+            raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
+        seen: set[Any] = set()
+        for variant in self._variants.values():
+            kind = variant.method, variant.settings.site, getattr(variant.settings, "encoder_dropout", None)
+            if kind in seen:
+                continue
+            seen.add(kind)
+            try:
+                self._data.rehearse(variant.settings, variant.method, self.folder)
+            except InjectionError as error:
+                raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
+
+    # ---- jobs
+
+    @property
+    def left(self) -> int:
+        """Runs that are still to be made."""
+        return len(self._places)
+
+    def _unsettled(self) -> Iterator[Job]:
+        """The runs that have no record yet; seeds outermost, so that a study that is stopped has all of its points."""
+        for name, seed in self._runs:
+            run = self._train_run(self._variants[name], seed)
+            record = run.settled(self._data.fingerprint)
+            if record is None:
+                self._places[run.folder] = (name, seed)
+                yield Job(f"{name}/seed-{seed}", run.folder, run)
+            else:
+                self._take(name, seed, record)
+
+    def _train_run(self, variant: Variant, seed: int) -> TrainRun:
+        return TrainRun(
+            settings=variant.settings,
+            method=variant.method,
+            seed=seed,
+            folder=self.folder / self._runs[variant.name, seed].folder,
+            keep_model=self.settings.keep_models,
+        )
+
+    # ---- results
+
+    def run(self, runner: Runner, watcher: Watcher) -> StudyRecord:
+        """Do what is left; the record is in the folder at every moment from here on."""
+        self.record("running").save(self.folder)
+        try:
+            runner.run(self._jobs, watcher, self._after)
+        except KeyboardInterrupt:
+            self.record("interrupted").save(self.folder)
+            raise
+        record = self.record("finished")
+        record.save(self.folder)
+        return record
+
+    def _after(self, ended: Ended) -> list[Job]:
+        """Take a result in; it makes no further run possible."""
+        name, seed = self._places.pop(ended.job.folder)
+        if ended.error is None:
+            self._take(name, seed, ended.value)
+        else:
+            self._runs[name, seed] = replace(self._runs[name, seed], error=ended.error)
+        self.record("running").save(self.folder)
+        return []
+
+    def _take(self, name: str, seed: int, record: RunRecord) -> None:
+        """A run with what its record says."""
+        score, error = None, record.outcome.error
+        if record.outcome.status == "finished":
+            score = score_of(record.outcome.metrics, self._data.main_metrics)
+            error = None if score is not None else "its score is not a finite number"
+        self._runs[name, seed] = replace(self._runs[name, seed], score=score, error=error, seconds=seconds_of(record))
+
+    def record(self, status: Status) -> StudyRecord:
+        """All that is known so far."""
+        settings, data = self.settings, self._data
+        return StudyRecord(
+            status=status,
+            method=settings.method,
+            seeds=list(settings.seeds),
+            task=ComparedTask(
+                name=settings.base.task,
+                title=data.title,
+                main_metrics=list(data.main_metrics),
+                scored_on=data.scored_on,
+                fingerprint=data.fingerprint,
+                sizes=data.sizes,
+                settings=shown(settings.base, settings.base.methods),
+            ),
+            panels=[
+                Panel(
+                    name=study.name,
+                    title=study.title,
+                    points=[
+                        StudiedPoint(label=point.label, variant=settings.variant(settings.method, point.changes).name)
+                        for point in study.points
+                    ],
+                )
+                for study in settings.studies
+            ],
+            baselines=[settings.variant(method, {}).name for method in settings.baselines],
+            variants=[
+                StudiedVariant(
+                    name=variant.name,
+                    method=variant.method,
+                    changes=dict(variant.changes),
+                    runs=[self._runs[variant.name, seed] for seed in settings.seeds],
+                )
+                for variant in self._variants.values()
+            ],
+            notes=self._notes,
+            environment=self._environment,
+            started=self._begun,
+            finished=now(),
+        )

@@ -1,0 +1,145 @@
+"""A study as numbers and tables: what the values of its runs come to. All scores are in percent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advreg.recipes.study_record import Panel, StudiedVariant, StudyRecord
+from advreg.report.render import (
+    Sheet,
+    best_places,
+    markdown_table,
+    method_name,
+    number_text,
+    shortened,
+    spread_text,
+    task_name,
+)
+from advreg.report.student import Spread
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a panel, or a baseline.
+
+    Args:
+        label: what stands below it.
+        method: its method.
+        spread: of the scores over the seeds that finished; none did: ``None``.
+        seconds: training of one run, mean over seeds.
+        asked: how many seeds were to be trained.
+        usual: are these the default settings?
+    """
+
+    label: str
+    method: str
+    spread: Spread | None
+    seconds: float | None
+    asked: int
+    usual: bool
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that tables and picture show: the marks of each panel, and the baselines, which hold for all of them."""
+
+    record: StudyRecord
+    panels: Sequence[tuple[Panel, Sequence[Mark]]]
+    baselines: Sequence[Mark]
+
+
+def findings(record: StudyRecord) -> Findings:
+    """Compute every number."""
+    variants = {variant.name: variant for variant in record.variants}
+    panels = [
+        (panel, [_mark(point.label, variants[point.variant]) for point in panel.points]) for panel in record.panels
+    ]
+    lines = [variants[name] for name in record.baselines]
+    return Findings(record, panels, [_mark(method_name(variant.method), variant) for variant in lines])
+
+
+def _mark(label: str, variant: StudiedVariant) -> Mark:
+    scores = [run.score for run in variant.runs if run.score is not None]
+    seconds = [run.seconds for run in variant.runs if run.score is not None and run.seconds is not None]
+    return Mark(
+        label=label,
+        method=variant.method,
+        spread=Spread.of(scores),
+        seconds=statistics.fmean(seconds) if seconds else None,
+        asked=len(variant.runs),
+        usual=not variant.changes,
+    )
+
+
+def failures(record: StudyRecord) -> list[str]:
+    """Runs without a result, and why."""
+    return [
+        f"{run.folder}: {shortened(run.error or 'not finished; the same command goes on with it')}"
+        for variant in record.variants
+        for run in variant.runs
+        if run.score is None
+    ]
+
+
+# ---- tables
+
+
+def sheets(found: Findings) -> list[Sheet]:
+    """A table for each panel, with the baselines below."""
+    return [_sheet(found, panel, marks) for panel, marks in found.panels]
+
+
+def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
+    record = found.record
+    rows = [*marks, *found.baselines]
+    names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
+    names += [mark.label for mark in found.baselines]
+    over = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
+    measure = " and ".join(record.task.main_metrics).replace("_", " ")
+    caption = (
+        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, {measure} on "
+        f"{record.task.scored_on} in percent, {over}. The best point is bold."
+    )
+    return Sheet(
+        caption,
+        ["", "score", "s per run"],
+        [
+            [name, spread_text(mark.spread, mark.asked), number_text(mark.seconds, 1)]
+            for name, mark in zip(names, rows, strict=True)
+        ],
+        frozenset((row, 1) for row in best_places([mark.spread for mark in marks])),
+    )
+
+
+def notes(record: StudyRecord) -> list[str]:
+    """What a reader must know beside the numbers."""
+    found = list(record.notes)
+    if record.status != "finished":
+        found.append(f"the study is {record.status}: numbers are those of the runs that finished")
+    return found + [f"no result: {text}" for text in failures(record)]
+
+
+def to_markdown(found: Findings) -> str:
+    """A part of a page: a table for each panel, and notes."""
+    parts = [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in sheets(found)]
+    if told := notes(found.record):
+        parts.append("Notes:\n\n" + "\n".join(f"- {line}" for line in told))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_csv(found: Findings) -> str:
+    """Every run's value, a line for each point and seed."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["study", "point", "method", "variant", "seed", "score", "seconds"])
+    variants = {variant.name: variant for variant in found.record.variants}
+    places = [(panel.name, point.label, point.variant) for panel in found.record.panels for point in panel.points]
+    places += [("baseline", variants[name].method, name) for name in found.record.baselines]
+    for study, label, name in places:
+        for run in variants[name].runs:
+            writer.writerow([study, label, variants[name].method, name, run.seed, run.score, run.seconds])
+    return out.getvalue()

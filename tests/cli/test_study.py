@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from advreg import record as records
+from advreg.recipes.study_record import load
+from command_server import CommandServer
+from little_tables import sentiment, write_table
+
+GRID = """
+[refresh]
+refresh_every = [1, 2]
+[neighbours]
+neighbours = [1]
+"""
+
+
+def arguments(model: Path, table: Path, folder: Path, *more: object) -> list[object]:
+    grid = folder / "grid.toml"
+    grid.write_text(GRID)
+    dev = write_table(folder / "dev.csv", sentiment(30, seed=4))
+    return [
+        "study", "--train", table, "--dev", dev, "--model", model, "--seeds", 1, "--baselines", "standard",
+        "--jobs", 1, "--grid", grid, "--epochs", 3, "--batch-size", 20, "--refresh-every", 2, "--cache-fraction", 0.5,
+        "--output", "out", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study in ``out``, and what it printed in ``printed.txt``."""
+    folder = tmp_path_factory.mktemp("study")
+    ended = advreg(*arguments(model, table, folder), cwd=folder)
+    assert ended.code == 0, ended.err
+    (folder / "printed.txt").write_text(ended.out)
+    return folder
+
+
+def run_files(folder: Path) -> dict[str, int]:
+    """When each record was written."""
+    return {str(path.parent.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+
+
+def test_every_different_setting_is_run_once_with_every_seed(done: Path) -> None:
+    names = ("arch/default", "arch/refresh_every=1", "standard/default")
+    assert sorted(run_files(done / "out")) == [f"{name}/seed-0" for name in names]
+    printed = (done / "printed.txt").read_text()
+    assert (
+        "3 different settings, 1 seeds; model tiny-bert, preset understanding; 3 runs to make, 1 at a time" in printed
+    )
+    assert "(3 of 3 runs, about 0 s left)" in printed
+    assert load(done / "out").status == "finished"
+
+
+def test_tables_and_picture_are_those_of_the_runs_records(done: Path) -> None:
+    with (done / "out" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 + 1 + 1
+    for row in rows:
+        record = records.load(done / "out" / row["variant"] / f"seed-{row['seed']}" / "record.json")
+        assert float(row["score"]) == pytest.approx(100 * (record.outcome.metrics["accuracy"] or 0))
+        shown = f"{row['point']} (default)" if row["variant"] == "arch/default" else row["point"]
+        text = (done / "out" / "table.md").read_text(encoding="utf-8").replace("**", "").lower()
+        assert f"| {shown} | {float(row['score']):.1f} | " in text
+    assert "ringed: default settings" in (done / "out" / "study.svg").read_text()
+
+
+def test_the_same_command_again_repeats_nothing_and_the_record_alone_prints_the_same(
+    done: Path, advreg: CommandServer, model: Path, table: Path
+) -> None:
+    before = run_files(done / "out")
+    again = advreg(*arguments(model, table, done), cwd=done)
+    assert again.code == 0, again.err
+    assert "0 runs to make" in again.out
+    shown = advreg("study", "--table", "out", "--picture", "mine.png", cwd=done)
+    assert shown.code == 0, shown.err
+    printed = (done / "printed.txt").read_text()
+    assert shown.out.splitlines()[:-1] == printed[printed.index("refresh: refresh.") :].splitlines()[:-1]
+    assert (done / "mine.png").read_bytes().startswith(b"\x89PNG")
+    assert run_files(done / "out") == before
+
+
+def test_the_grid_is_written_to_be_edited(advreg: CommandServer, tmp_path: Path) -> None:
+    ended = advreg("study", "--write-grid", "mine.toml", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "[fraction]" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    again = advreg("study", "--write-grid", "mine.toml", cwd=tmp_path)
+    assert (again.code, again.err) == (
+        2,
+        "error: write-grid must be a new file, got 'mine.toml', which exists; choose another name\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["emma"], "error: grid "),
+        (["--jobs", 0], "error: jobs must be 1 or more, got 0"),
+        (["--picture", "study.gif"], "error: picture must end in .svg, .png, .pdf, got 'study.gif'"),
+        (["--site", "nowhere"], "error: standard/default cannot be run: site 'nowhere' is no module of"),
+        (["--table", "nowhere"], "error: nowhere/study.json: is not there; give the --output folder"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_leaves_nothing(
+    advreg: CommandServer, model: Path, table: Path, tmp_path: Path, more: Sequence[object], message: str
+) -> None:
+    ended = advreg(*arguments(model, table, tmp_path, *more), cwd=tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith(message)
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

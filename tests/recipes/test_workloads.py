@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advreg import record as records
+from advreg.recipes.bases import AnySettings
+from advreg.recipes.jobs import TrainRun
+from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.translation_settings import TranslationSettings
+from advreg.recipes.workloads import Texts, Translations, load_workload, source_of
+from little_tables import scored, sentiment, tiny_folder, write_table
+from number_words import SOURCE, TARGET, write_numbers
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workloads")
+
+
+@pytest.fixture(scope="module")
+def text(home: Path) -> TrainSettings:
+    return TrainSettings(
+        task="files", train=str(write_table(home / "mrpc.csv", sentiment(40))), model=str(tiny_folder(home / "tiny"))
+    )
+
+
+@pytest.fixture(scope="module")
+def numbers(home: Path) -> TranslationSettings:
+    return TranslationSettings(
+        data=str(write_numbers(home / "numbers", train=60, valid=10, test=8)), source=SOURCE, target=TARGET,
+        model="transformer-small", vocabulary=55, max_ratio=3.0, methods=("standard",), seeds=(0,), epochs=1,
+        max_tokens=128, update_tokens=100, beam=1,
+    )  # fmt: skip
+
+
+def test_each_kind_says_what_it_is_judged_by_and_on_which_set(
+    text: TrainSettings, numbers: TranslationSettings, home: Path
+) -> None:
+    tasks: Mapping[str, AnySettings] = {
+        "text": text,
+        "scores": replace(text, train=str(write_table(home / "pairs.csv", scored(40)))),
+        "numbers": numbers,
+        "tokens": replace(numbers, tokenised=True),
+    }
+    found = {name: load_workload(settings) for name, settings in tasks.items()}
+    judged = {name: (*work.main_metrics, work.scored_on) for name, work in found.items()}
+    assert judged == {
+        "text": ("accuracy", "dev"),  # though its file is named like a known task
+        "scores": ("pearson", "dev"),
+        "numbers": ("bleu", "test"),
+        "tokens": ("tokenised_bleu", "test"),
+    }
+    assert found["numbers"].sizes == {"train": 60, "valid": 10, "test": 8}
+    assert found["numbers"].held_out(0.1, 0).sizes == {"train": 54, "valid": 6}
+    assert found["numbers"].held_out(0.1, 0).scored_on == "valid"
+    assert isinstance(found["text"], Texts)
+
+
+def test_settings_that_name_the_same_data_are_known_by_it(text: TrainSettings, numbers: TranslationSettings) -> None:
+    assert source_of(text) == source_of(replace(text, epochs=9, site="block"))
+    assert source_of(text) != source_of(replace(text, train="other.csv"))
+    assert source_of(numbers) == source_of(replace(numbers, epochs=9))
+    assert source_of(numbers) != source_of(replace(numbers, source=TARGET, target=SOURCE))
+
+
+def test_a_rehearsal_refuses_what_cannot_work_and_writes_nothing(
+    text: TrainSettings, numbers: TranslationSettings, tmp_path: Path
+) -> None:
+    for settings, message in ((text, "is no module of Bert"), (numbers, "is no module of Marian")):
+        workload = load_workload(settings)
+        workload.rehearse(settings, "arch", tmp_path)
+        with pytest.raises(RuntimeError, match=message):
+            workload.rehearse(replace(settings, site="nowhere"), "arch", tmp_path)
+    with pytest.raises(ValueError, match="vocabulary"):
+        load_workload(numbers).rehearse(replace(numbers, vocabulary=9000), "arch", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_subwords_are_learnt_once_for_settings_that_agree_on_them(
+    numbers: TranslationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from advreg.recipes import translation
+
+    learnt: list[int] = []
+    really = translation.prepare_data
+    monkeypatch.setattr(
+        translation, "prepare_data", lambda asked, *rest: learnt.append(asked.vocabulary) or really(asked, *rest)
+    )
+    workload = load_workload(numbers)
+    assert isinstance(workload, Translations)
+    for settings in (numbers, replace(numbers, epochs=7), replace(numbers, vocabulary=54), numbers):
+        workload._prepare(settings, lambda _: None)
+    assert learnt == [55, 54, 55]
+
+
+class Quiet:
+    def step(self, *_: Any) -> None: ...
+
+    def notice(self, _: str) -> None: ...
+
+
+def test_a_translation_is_a_run_like_any_other(numbers: TranslationSettings, tmp_path: Path) -> None:
+    run = TrainRun(numbers, "standard", 0, tmp_path / "run")
+    record = run(Quiet())
+    names = sorted(path.name for path in run.folder.iterdir())
+    assert names == ["plan.json", "record.json", "test.translations.txt", "valid.translations.txt"]
+    fingerprint = load_workload(numbers).fingerprint
+    assert run.settled(fingerprint) == records.load(run.folder / "record.json") == record.portable()
+    with pytest.raises(SettingsError, match="epochs was 1, is 2"):
+        replace(run, settings=replace(numbers, epochs=2)).settled(fingerprint)
