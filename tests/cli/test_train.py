@@ -15,7 +15,7 @@ from rich.console import Console
 
 from advreg.cli import train
 from advreg.cli.saying import Notices
-from advreg.cli.train import bytes_text, comparison, main_score, relative_time, spread
+from advreg.cli.train import comparison, main_score, relative_time, spread
 from advreg.record import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
 
 scores = st.floats(-1, 1, width=32)
@@ -78,22 +78,6 @@ def test_relative_time_leaves_out_seeds_that_standard_did_not_run() -> None:
 def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(plain: list[RunRecord]) -> None:
     mine = [record("arch", 1)]
     assert relative_time(mine, [*mine, *plain]) == "–"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "–"),
-        (40, "0.0 kB"),
-        (50, "0.1 kB"),
-        (8_192, "8.2 kB"),
-        (999_000, "999.0 kB"),
-        (1_000_000, "1.0 MB"),
-        (2_560_000_000, "2560.0 MB"),
-    ],
-)
-def test_bytes_are_shown_in_units_that_fit(count: int, text: str) -> None:
-    assert bytes_text(count) == text
 
 
 def test_the_table_has_a_row_for_each_method_in_the_order_of_the_runs() -> None:

@@ -302,3 +302,24 @@ def probe(
         max_length=max_length,
     )
     run_probe(settings, out, picture, commit, resume, console)
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="folders of runs (searched with all that is in them), or files of compare, probe and bench"
+        ),
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the page, as .html")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="heading of the page")] = "Adversarial regularisation: a report",
+) -> None:
+    """Write one page of everything that was run: scores, cost, curves, studies, the perturbation, what failed.
+
+    The page is one file that needs no network. It is drawn from records alone.
+    """
+    from advreg.cli.report import write_report
+
+    write_report(runs, output, title, console)

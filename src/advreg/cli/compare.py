@@ -27,6 +27,7 @@ from advreg.recipes.runner import Ended, Job, Runner, Watcher
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown, to_rich
+from advreg.report.words import duration
 
 INTERRUPTED = 130
 LOG_FILE, MARKDOWN_FILE, CSV_FILE = "workers.log", "table.md", "table.csv"
@@ -249,16 +250,3 @@ def note(values: Mapping[str, float]) -> str:
         'loss 0.512'
     """
     return "  ".join(f"{name} {values[name]:.3f}" for name in ("loss", "penalty") if name in values)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> duration(4.2), duration(90), duration(7300)
-        ('4 s', '1 min 30 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -16,12 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from advreg.cli.saying import Notices
-from advreg.cli.train import bytes_text, relative_time
+from advreg.cli.train import relative_time
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
+from advreg.report.words import bytes_text
 
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 

@@ -14,7 +14,8 @@ from advreg.record import RunRecord
 from advreg.report.student import Spread
 
 STANDARD = "standard"
-_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman")  # what reads as percent; losses and errors do not
+# what reads as percent; losses and errors do not
+_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf")
 
 Runs = Mapping[tuple[str, str, int], RunRecord]
 
