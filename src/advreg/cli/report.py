@@ -39,12 +39,12 @@ def write_report(places: Sequence[Path], out: Path, title: str, console: Console
 
 def _lead(found: Gathered) -> str:
     counts = {
-        "runs": len(found.runs),
-        "comparisons": len(found.comparisons),
-        "probings": len(found.probes),
-        "benches": len(found.benches),
+        ("run", "runs"): len(found.runs),
+        ("comparison", "comparisons"): len(found.comparisons),
+        ("probing", "probings"): len(found.probes),
+        ("bench", "benches"): len(found.benches),
     }
-    told = [f"{count} {name if count != 1 else name.removesuffix('s')}" for name, count in counts.items() if count]
+    told = [f"{count} {one if count == 1 else many}" for (one, many), count in counts.items() if count]
     return (
         f"Drawn from the records of {', '.join(told)}. Click a name in a legend to hide it everywhere; hover over a "
         "picture, or focus it and use the arrow keys, to read its values."

@@ -21,11 +21,15 @@ from rich.progress import (
 from rich.table import Table
 
 from advreg.cli.saying import Notices
+from advreg.hf.architectures import PRESETS
+from advreg.hf.models import SCRATCH, SHORTHANDS
 from advreg.hf.run import quiet_libraries
+from advreg.methods import registry
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
 from advreg.recipes.settings import TrainSettings
 from advreg.recipes.understanding import main_metrics
 from advreg.record import RunRecord
+from advreg.report.card import card, write_card
 from advreg.report.words import bytes_text
 
 
@@ -59,11 +63,25 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
         progress.update(bar, completed=step, total=total, note=_note(logs))
 
     record = run(plan, on_step, notices, resume)
+    leave_card(record, plan.folder / "model")
     steps = record.outcome.timing.get("steps") or 1
     score, value = main_score(record)
     progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
     progress.stop_task(bar)
     return record
+
+
+def leave_card(record: RunRecord, folder: Path) -> None:
+    """Put a card into a model's folder, unless somebody's own is there."""
+    if folder.is_dir():
+        main = main_metrics(record.task.name, record.outcome.metrics)
+        write_card(folder, card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)))
+
+
+def _on_the_hub(model: str) -> str | None:
+    """The name, if it is one that the hub knows: neither a folder nor one of our own."""
+    ours = model in (SCRATCH, *SHORTHANDS, *PRESETS)
+    return None if ours or Path(model).exists() or model.startswith((".", "/", "…")) else model
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:

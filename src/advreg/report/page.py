@@ -15,7 +15,7 @@ from string import Template
 from advreg.health import TokenNorms
 from advreg.report.figures import Figure, Lines, Rows
 from advreg.report.render import Sheet
-from advreg.report.sections import Bullets, Folded, Heat, Part, Prose, Section, Tiles
+from advreg.report.sections import Bullets, Folded, Heading, Heat, Part, Section, Tiles
 
 _FEW_COLUMNS = 3
 _LONG = 40  # characters from which a cell is text to be read, and may be broken
@@ -69,8 +69,8 @@ def _is_small(part: Part) -> bool:
 
 def _part(part: Part, figures: list[Figure]) -> str:
     match part:
-        case Prose(text, heading):
-            return f"<h3>{escape(text)}</h3>" if heading else f"<p>{escape(text)}</p>"
+        case Heading(text):
+            return f"<h3>{escape(text)}</h3>"
         case Bullets(title, lines):
             items = "".join(f"<li>{escape(line)}</li>" for line in lines)
             return f'<div class="card remarks"><h4>{escape(title)}</h4><ul>{items}</ul></div>'

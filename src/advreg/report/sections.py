@@ -41,11 +41,10 @@ _MOST_SENTENCES = 8
 
 
 @dataclass(frozen=True)
-class Prose:
-    """A heading or a paragraph."""
+class Heading:
+    """A title within a section."""
 
     text: str
-    heading: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Heat:
     sentences: Sequence[TokenNorms]
 
 
-Part = Prose | Bullets | Tiles | Sheet | Folded | Figure | Heat
+Part = Heading | Bullets | Tiles | Sheet | Folded | Figure | Heat
 
 
 @dataclass(frozen=True)
@@ -102,47 +101,58 @@ def sections(found: Gathered, main_metrics: MainMetrics, more: Sequence[Section]
             "scores",
             "Scores",
             "Mean over seeds. Dots are seeds; whiskers are the 95 % confidence interval of the mean (Student's t).",
-            [part for contest in finished for part in _score_parts(contest, len(groups) > 1)],
+            _by_contest(finished, _score_parts),
         ),
         Section(
             "cost",
             "Cost",
             "Passes are counted from outside the method, a fused pass as two; time is that of the training steps.",
-            [part for contest in finished for part in _cost_parts(contest, len(groups) > 1)],
+            _by_contest(finished, _cost_parts),
         ),
         *more,
         Section(
             "training",
             "Training",
             "Mean over seeds, and the range they span.",
-            [part for contest in finished for part in _training_parts(contest)],
+            _by_contest(finished, _training_parts),
         ),
         Section(
             "gradients",
             "Gradient norms",
             "Norm of the parameters' gradient before clipping, and its variance over training: a calm gradient is what "
             "reusing perturbations is meant to buy.",
-            [part for contest in finished for part in _gradient_parts(contest)],
+            _by_contest(finished, _gradient_parts),
         ),
         Section(
             "studies",
             "Studies",
             "One option varies and all else is equal. Whiskers are the standard deviation over seeds; SMART is dashed, "
             "Standard dotted.",
-            [_study_figure(contest, study) for contest in finished for study in studies(contest)],
+            _by_contest(finished, _study_parts),
         ),
         _probing(found),
         Section(
             "perturbation",
             "The perturbation",
             "Is it large enough to matter, does it fill its ball, how old is it, and whom is it borrowed from?",
-            [part for contest in finished for part in _health_parts(contest)],
+            _by_contest(finished, _health_parts),
         ),
         _tokens(finished),
         _failures(found),
         _all_runs(found),
     ]
     return [section for section in made if section.parts]
+
+
+def _by_contest(groups: Sequence[Contest], make: Callable[[Contest], Sequence[Part]]) -> list[Part]:
+    """The parts of each contest, under its title if there are several."""
+    parts: list[Part] = []
+    for contest in groups:
+        made = make(contest)
+        if made and len(groups) > 1:
+            parts.append(Heading(contest.title))
+        parts += made
+    return parts
 
 
 # ---- what was run
@@ -224,12 +234,11 @@ def _looks(contest: Contest) -> dict[str, Look]:
     return looks(labels, list(contest.methods.values()), [method_name(label) for label in labels])
 
 
-def _score_parts(contest: Contest, titled: bool) -> list[Part]:
+def _score_parts(contest: Contest) -> list[Part]:
     sheets = score_sheets(contest.results)
     if contest.has_variants:  # with a row for every variant, differences from one of them say little
         sheets = [sheet for sheet in sheets if " minus each method" not in sheet.caption]
-    parts: list[Part] = [Prose(contest.title, heading=True)] if titled else []
-    parts.append(sheets[0])
+    parts: list[Part] = [sheets[0]]
     for task in contest.results.tasks:
         rows = _score_rows(contest, task)
         if rows:
@@ -250,9 +259,8 @@ def _score_rows(contest: Contest, task: str) -> list[Row]:
     return found
 
 
-def _cost_parts(contest: Contest, titled: bool) -> list[Part]:
-    parts: list[Part] = [Prose(contest.title, heading=True)] if titled else []
-    parts.append(_cost_table(contest))
+def _cost_parts(contest: Contest) -> list[Part]:
+    parts: list[Part] = [_cost_table(contest)]
     figure = _cost_figure(contest)
     if figure.rows:
         parts.append(figure)
@@ -386,6 +394,10 @@ def _gradient_parts(contest: Contest) -> list[Part]:
 
 
 # ---- studies
+
+
+def _study_parts(contest: Contest) -> list[Part]:
+    return [_study_figure(contest, study) for study in studies(contest)]
 
 
 def _study_figure(contest: Contest, study: Study) -> Lines:
