@@ -14,6 +14,7 @@ from advreg.report.compare import seconds_of
 from advreg.report.words import NOTHING, bytes_text, duration, method_name, value_text
 
 CARD_FILE = "README.md"
+_NOT_IN_YAML = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 _SEAL = re.compile(r"<!-- advreg card ([0-9a-f]{64}) -->\n?\Z")
 
 
@@ -26,6 +27,7 @@ def card(record: RunRecord, main_metrics: Sequence[str], paper: str = "", base_m
         paper: of the method, as author and year.
         base_model: name on the hub of the model it was fine-tuned from.
     """
+    record = record.portable()
     metrics = {name: value for name, value in record.outcome.metrics.items() if value is not None}
     ranked = {name: metrics[name] for name in (*main_metrics, *metrics) if name in metrics}
     is_translation = "languages" in record.task.details
@@ -86,7 +88,13 @@ def _front_matter(record: RunRecord, metrics: Mapping[str, float], is_translatio
             {"name": record.name, "results": [{"task": {"type": kind}, "dataset": data, "metrics": scores}]}
         ],
     }
-    return "".join(f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
+    return "".join(f"{name}: {_yaml(value)}\n" for name, value in fields.items())
+
+
+def _yaml(value: Any) -> str:
+    """JSON that is YAML too: what YAML takes for a line's end, or not at all, is escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _settings(record: RunRecord) -> list[list[str]]:

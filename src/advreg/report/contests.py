@@ -14,7 +14,7 @@ from advreg.record import RunRecord
 from advreg.report import compare
 from advreg.report.compare import STANDARD, Results
 from advreg.report.gather import Gathered, Run
-from advreg.report.words import method_name, value_text
+from advreg.report.words import method_name, method_order, value_text
 
 MainMetrics = Callable[[str, Mapping[str, Any]], Sequence[str]]  # of a task by its name, and what was measured
 
@@ -92,6 +92,7 @@ def _of_comparison(found: Gathered, folder: Any) -> Contest:
 
 
 def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -> Contest:
+    runs = sorted(_comparable(runs), key=lambda run: method_order(run.record.method.name))
     names = _task_names(runs)
     labels = _labels([(names[_data_of(run)], run) for run in runs])
     keyed: dict[tuple[str, str, int], Run] = {}
@@ -132,6 +133,20 @@ def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -
         finished=max(run.record.finished or run.record.started for run in runs),
     )
     return Contest(f"Runs of {model_name(model)}", record, finished, methods)
+
+
+def _comparable(runs: Sequence[Run]) -> list[Run]:
+    """All but failed runs with settings that nothing finished with, if its method finished with others on that data."""
+    finished: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for run in runs:
+        if run.record.outcome.status == "finished":
+            finished.setdefault((*_data_of(run), run.record.method.name), []).append(settings_of(run.record))
+    kept = []
+    for run in runs:
+        others = finished.get((*_data_of(run), run.record.method.name), [])
+        if not others or settings_of(run.record) in others:
+            kept.append(run)
+    return kept
 
 
 def _is_better(run: Run, other: Run) -> bool:

@@ -13,6 +13,7 @@ from advreg.report.curves import Curve
 from advreg.report.student import Spread
 
 _MOST_POINTS = 300  # of a line: more than a screen can tell apart
+_DARKEST, _LIGHTEST = -0.4, 0.45
 _DASHES = ("", "7 3", "2 3", "10 3 2 3", "5 2 1 2 1 2")
 DASHED, DOTTED = "7 4", "1.5 4"
 _VIOLIN_POINTS = 48
@@ -123,12 +124,26 @@ Figure = Lines | Rows
 
 
 def looks(labels: Sequence[str], methods: Sequence[str], texts: Sequence[str]) -> dict[str, Look]:
-    """A look for each label; labels of one method share its colour and differ in their dashes."""
+    """A look for each label; labels of one method have shades of its colour, from dark to light, and dashes."""
     found: dict[str, Look] = {}
     for label, method, text in zip(labels, methods, texts, strict=True):
-        before = sum(look.method == method for look in found.values())
-        found[label] = Look(text, method, COLOURS.get(method, OTHERS), _DASHES[before % len(_DASHES)])
+        many, before = methods.count(method), sum(look.method == method for look in found.values())
+        amount = 0.0 if many == 1 else _DARKEST + (_LIGHTEST - _DARKEST) * before / (many - 1)
+        colour = shaded(COLOURS.get(method, OTHERS), amount)
+        found[label] = Look(text, method, colour, _DASHES[before % len(_DASHES)])
     return found
+
+
+def shaded(colour: str, amount: float) -> str:
+    """A colour with some white in it, or with black if the amount is below 0.
+
+    Example:
+        >>> shaded("#0072B2", 0.0), shaded("#0072B2", 0.5), shaded("#0072B2", -1.0)
+        ('#0072b2', '#80b8d8', '#000000')
+    """
+    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    target = 255 if amount > 0 else 0
+    return "#" + "".join(f"{round(part + (target - part) * abs(amount)):02x}" for part in parts)
 
 
 def series_of(look: Look, curve: Curve) -> Series:

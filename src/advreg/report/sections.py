@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from advreg.drawing import COLOURS
 from advreg.health import Histogram, MemoryHealth, TokenNorms
 from advreg.record import RunRecord
 from advreg.report.compare import STANDARD, seconds_of
@@ -33,7 +32,7 @@ from advreg.report.figures import (
 from advreg.report.gather import Gathered, Run
 from advreg.report.render import Sheet, cost_sheet, notes, score_sheets, task_name
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, bytes_text, duration, method_name, value_text
+from advreg.report.words import NOTHING, bytes_text, duration, method_name, method_order, value_text
 
 MainMetrics = Callable[[str, Mapping[str, Any]], Sequence[str]]
 
@@ -167,7 +166,9 @@ def overview(found: Gathered, groups: Sequence[Contest]) -> Section:
     left = f"{failed} failed, {len(found.unfinished)} unfinished"
     tiles = [
         ("runs finished", str(len(done)), left + (f", {tuning} for tuning" if tuning else "")),
-        _listed("methods", [method_name(name) for name in sorted({record.method.name for record in done}, key=_usual)]),
+        _listed(
+            "methods", [method_name(name) for name in sorted({record.method.name for record in done}, key=method_order)]
+        ),
         _listed("tasks", [record.task.name for record in done]),
         _listed("seeds", [str(record.training.seed) for record in sorted(done, key=lambda each: each.training.seed)]),
         _listed("devices", [str(record.environment.get("device") or "unknown") for record in done]),
@@ -178,11 +179,6 @@ def overview(found: Gathered, groups: Sequence[Contest]) -> Section:
         parts.append(_conditions([run.record for run in found.runs]))
     parts += [Folded(f"Settings: {contest.title}", _settings_sheet(contest)) for contest in groups]
     return Section("overview", "What was run", "", parts)
-
-
-def _usual(method: str) -> int:
-    """Where a method stands in the usual order."""
-    return list(COLOURS).index(method) if method in COLOURS else len(COLOURS)
 
 
 def _listed(what: str, values: Iterable[str]) -> tuple[str, str, str]:

@@ -23,6 +23,11 @@ def method_name(name: str) -> str:
     return _METHODS.get(name, name)
 
 
+def method_order(name: str) -> int:
+    """Where a method stands in tables; what is not one stands last."""
+    return list(_METHODS).index(name) if name in _METHODS else len(_METHODS)
+
+
 def bytes_text(count: int | None) -> str:
     """A number of bytes for people.
 

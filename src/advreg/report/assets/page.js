@@ -73,6 +73,8 @@
     return String(Number(value.toFixed(digits))).replace("-", "−");
   }
 
+  const short = (value) => (Math.abs(value) >= 0.01 && Math.abs(value) < 1000 ? value.toPrecision(3) : number(value));
+
   // Round values in an interval, about as many as asked for: steps of 1, 2 or 5 times a power of ten.
   function ticks(low, high, count) {
     const raw = (high - low) / Math.max(count, 1);
@@ -310,7 +312,7 @@
         group.append(element("circle", { cx: x(row.value), cy: middle, r: 5.5, fill: ink(row.look), stroke: paint.surface, "stroke-width": 1.8 }));
       }
       const end = Math.max(...[row.value, row.high ?? row.value, row.mark ?? row.value, ...row.dots, ...row.violin.map(([at]) => at)].map(x));
-      group.append(element("text", { x: end + 9, y: middle + 4, fill: paint.muted }, number(Number(row.value.toPrecision(3)))));
+      group.append(element("text", { x: end + 9, y: middle + 4, fill: paint.muted }, short(row.value)));
       svg.append(group);
       const told = figure.told;
       const entries = [[row.look, `${told.value ?? "value"} ${number(row.value)}`]];
