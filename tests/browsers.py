@@ -48,7 +48,8 @@ def chromium(folder: Path, width: int = 1280, height: int = 900, dark: bool = Fa
         browser.quit()
 
 
-def requested(browser: Any) -> list[str]:
-    """The addresses that were asked for since the last call."""
+def requested(browser: Any, page: str) -> list[str]:
+    """The addresses that a page asked for since the last call, its own included; not those of the browser."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    asked = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    return [params["request"]["url"] for params in asked if params["documentURL"] == page]

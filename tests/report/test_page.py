@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from advreg.health import TokenNorms
 from advreg.report.figures import Lines, Look, Row, Rows, Series
 from advreg.report.page import render
+from advreg.report.parts import Bullets, Folded, Heading, Heat, Section, Tiles
 from advreg.report.render import Sheet
-from advreg.report.sections import Bullets, Folded, Heading, Heat, Section, Tiles
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
 

@@ -67,7 +67,7 @@ def browser(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
 @pytest.fixture
 def view(browser: Any, page: Path) -> Any:
     """The page, freshly opened."""
-    requested(browser)
+    requested(browser, page.as_uri())
     browser.get(page.as_uri())
     return browser
 
@@ -92,9 +92,15 @@ def figure(view: Any, title: str) -> Any:
 
 def test_it_opens_without_an_error_and_without_the_network(view: Any, page: Path) -> None:
     assert view.get_log("browser") == []
-    assert requested(view) == [page.as_uri()]
+    assert requested(view, page.as_uri()) == [page.as_uri()]
     assert view.title == f"A report {EVIL}"  # shown, not run
     assert view.execute_script("return document.documentElement.dataset.ready") == "true"
+
+
+def test_a_request_would_be_noticed_and_the_policy_stops_it(view: Any, page: Path) -> None:
+    view.execute_script("new Image().src = 'https://example.org/x.png'")
+    time.sleep(0.3)
+    assert "https://example.org/x.png" in str([*requested(view, page.as_uri()), *view.get_log("browser")])
 
 
 def test_every_section_has_its_tables_and_every_picture_is_drawn(view: Any) -> None:

@@ -12,8 +12,9 @@ from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.record import RunRecord, save_as
 from advreg.report.figures import DASHED, DOTTED, Lines, Rows
 from advreg.report.gather import gather
+from advreg.report.parts import Bullets, Folded, Heading, Heat, Part, Section, Tiles
 from advreg.report.render import Sheet
-from advreg.report.sections import Bullets, Folded, Heading, Heat, Part, Section, Tiles, sections
+from advreg.report.sections import sections
 from comparisons import comparison
 from report_runs import health, made_up, save
 

@@ -16,8 +16,9 @@ from advreg.report.figures import Row as PictureRow
 from advreg.report.figures import Rows, looks
 from advreg.report.gather import Gathered, gather
 from advreg.report.page import render
+from advreg.report.parts import Part, Section
 from advreg.report.render import Sheet
-from advreg.report.sections import Part, Section, sections
+from advreg.report.sections import sections
 
 
 def write_report(places: Sequence[Path], out: Path, title: str, console: Console) -> None:

@@ -14,8 +14,8 @@ from string import Template
 
 from advreg.health import TokenNorms
 from advreg.report.figures import Figure, Lines, Rows
+from advreg.report.parts import Bullets, Folded, Heading, Heat, Part, Section, Tiles
 from advreg.report.render import Sheet
-from advreg.report.sections import Bullets, Folded, Heading, Heat, Part, Section, Tiles
 
 _FEW_COLUMNS = 3
 _LONG = 40  # characters from which a cell is text to be read, and may be broken
