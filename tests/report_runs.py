@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from advreg.health import HealthRecord, Histogram, MemoryHealth, TokenNorms
 from advreg.record import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
+from advreg.report.figures import Lines
+from advreg.report.gather import gather
+from advreg.report.parts import Part, Section
+from advreg.report.sections import sections
+
+P = TypeVar("P", bound=Part)
 
 ASCENT = {"weight": 1.0, "radius": 0.3, "step_size": 0.3, "norm": "l2", "scope": "sample"}
 
@@ -92,3 +98,33 @@ def save(folder: Path, record: RunRecord, healthy: HealthRecord | None = None) -
     if healthy is not None:
         healthy.save(folder)
     return folder
+
+
+def by_accuracy(task: str, metrics: object) -> Sequence[str]:
+    return ["accuracy"]
+
+
+def sections_of(folder: Path) -> dict[str, Section]:
+    """What a report says of the records in a folder, by the section's key."""
+    return {section.key: section for section in sections(gather([folder]), by_accuracy)}
+
+
+def reported(folder: Path, records: Sequence[RunRecord]) -> dict[str, Section]:
+    """What a report says of these runs."""
+    for number, record in enumerate(records):
+        save(folder / f"run-{number:02}", record, health() if record.method.name == "arch" else None)
+    return sections_of(folder)
+
+
+def parts_of(section: Section, kind: type[P]) -> list[P]:
+    """The parts of one kind."""
+    return [part for part in section.parts if isinstance(part, kind)]
+
+
+def lines_titled(section: Section, title: str) -> Lines:
+    """The one picture of this title."""
+    (found,) = (part for part in parts_of(section, Lines) if part.title == title)
+    return found
+
+
+FOUR = [made_up(method, seed, 0.7 + seed / 10) for method in ("standard", "arch") for seed in (0, 1)]
