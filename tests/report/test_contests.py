@@ -66,6 +66,10 @@ def test_runs_for_tuning_and_runs_of_a_comparison_are_not_mixed_with_others(tmp_
     assert [run.folder.name for run in contest.runs.values()] == ["seed-0"]
 
 
+def test_a_run_for_tuning_alone_is_no_contest(tmp_path: Path) -> None:
+    assert of_records(tmp_path, [made_up(details={"held_out": {"share": 0.1}})]) == []
+
+
 def test_a_failed_run_leaves_its_place_empty(tmp_path: Path) -> None:
     (contest,) = of_records(tmp_path, [made_up("standard", 0), made_up("arch", 0).fail("it broke")])
     assert ("reviews", "arch", 0) not in contest.runs

@@ -25,8 +25,9 @@ def test_the_health_of_the_perturbation_is_drawn_from_logs_and_the_file_beside_t
     assert [each.look.label for each in similarity.series] == ["ARCH"]
 
 
-def test_a_ball_that_the_norm_cannot_be_compared_with_is_not_drawn(tmp_path: Path) -> None:
-    found = reported(tmp_path, [made_up("arch", 0, settings={"norm": "linf", "scope": "token"})])["perturbation"]
+@pytest.mark.parametrize(("norm", "scope"), [("linf", "sample"), ("l2", "token")])
+def test_a_ball_that_the_norm_cannot_be_compared_with_is_not_drawn(norm: str, scope: str, tmp_path: Path) -> None:
+    found = reported(tmp_path, [made_up("arch", 0, settings={"norm": norm, "scope": scope})])["perturbation"]
     assert lines_titled(found, "Size of the perturbation").levels == []
 
 

@@ -62,6 +62,7 @@ def test_nothing_that_a_record_holds_becomes_markup() -> None:
     assert [sorted(attributes) for _, attributes in found.elements] == [sorted(a) for _, a in plain.elements]
     assert "<script>document" not in page
     data = next(text for tag, text in found.texts if tag == "script" and text.startswith("["))
+    assert not set("<>&") & set(data)  # neither an end tag nor a comment can begin in it
     assert json.loads(data)[0]["title"] == EVIL
 
 

@@ -34,6 +34,7 @@ def test_cost_is_passes_time_and_memory(tmp_path: Path) -> None:
     assert sheet.rows[1] == ["ARCH", "2.00", "1.00", "250.0", "2.50", "5 s", "10 s", "4.1 kB", "–"]
     (picture,) = parts_of(found, Rows)
     assert [row.value for row in picture.rows] == pytest.approx([1.0, 2.5])
+    assert [list(row.dots) for row in picture.rows] == [[1.0], [2.5]]
     assert picture.base == 1.0
 
 
