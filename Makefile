@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow lint types docs check clean
+.PHONY: help setup train test slow browser lint types docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: setup ## run the tests that need neither patience nor a GPU
 
 slow: setup ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+browser: setup ## open reports in Chromium (apt-get install chromium chromium-driver)
+	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
 lint: setup ## ruff, and the direction of the imports
 	$(BIN)/ruff check .

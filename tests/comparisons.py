@@ -48,7 +48,7 @@ def comparison(
         "status": "finished",
         "settings": {"methods": methods, "seeds": seeds, "model": "small"},
         "grid": {},
-        "search": {},
+        "search": {"budget": 0},
         "reference": "arch",
         "tasks": [
             ComparedTask(name=name, title=f"{name} data", main_metrics=main, fingerprint="")

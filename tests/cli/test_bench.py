@@ -13,7 +13,8 @@ from advreg.bench import loop as loops
 from advreg.bench.picture import PictureError
 from advreg.bench.record import load
 from advreg.bench.settings import BenchSettings
-from advreg.cli.bench import INTERRUPTED, choose_file, measure, memory_text
+from advreg.cli.bench import INTERRUPTED, choose_file, measure
+from advreg.report.words import bytes_text
 from command_server import CommandServer
 
 QUICK = ("--device", "cpu", "--shape", "2x4", "--samples", "20", "--warmup", "0", "--steps", "1", "--rounds", "2")
@@ -48,7 +49,7 @@ def test_a_table_shows_time_ratio_passes_and_cache_as_in_the_record(folder: Path
         assert time == f"{row.time.median:.1f}"
         assert ratio.startswith(f"{row.ratio.median:.2f} (")
         assert passes == f"{row.forward:g}/{row.backward:g} ({row.arithmetic:.2f})"
-        assert (peak, cache) == ("–", memory_text(row.cache_bytes))
+        assert (peak, cache) == ("–", bytes_text(row.cache_bytes))
     assert "smart (ascent_steps=1)" in shown
 
 
@@ -155,10 +156,3 @@ def test_the_command_runs_as_a_module() -> None:
         [sys.executable, "-m", "advreg.cli", "--version"], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.startswith("advreg ")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(None, "–"), (0, "–"), (12, "12.0 B"), (8_192, "8.2 kB"), (12_300_000_000, "12.3 GB")]
-)
-def test_bytes_are_written_for_people(count: int | None, text: str) -> None:
-    assert memory_text(count) == text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advreg.hf.wordpieces import train_tokenizer
-from advreg.recipes.probing import ProbeRecord
+from advreg.recipes.probe_record import ProbeRecord
 from advreg.record import load_as
 from command_server import CommandServer
 from tiny_models import tiny

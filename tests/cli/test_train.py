@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from advreg.cli import train
 from advreg.cli.saying import Notices
-from advreg.cli.train import bytes_text, comparison, main_score, relative_time, spread
+from advreg.cli.train import comparison, leave_card, main_score, relative_time, spread
 from advreg.record import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
 
 scores = st.floats(-1, 1, width=32)
@@ -80,22 +81,6 @@ def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(plain: lis
     assert relative_time(mine, [*mine, *plain]) == "–"
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "–"),
-        (40, "0.0 kB"),
-        (50, "0.1 kB"),
-        (8_192, "8.2 kB"),
-        (999_000, "999.0 kB"),
-        (1_000_000, "1.0 MB"),
-        (2_560_000_000, "2560.0 MB"),
-    ],
-)
-def test_bytes_are_shown_in_units_that_fit(count: int, text: str) -> None:
-    assert bytes_text(count) == text
-
-
 def test_the_table_has_a_row_for_each_method_in_the_order_of_the_runs() -> None:
     done = [
         record("standard", 0, 1.0, metrics={"accuracy": 0.5}),
@@ -157,3 +142,31 @@ def test_a_notice_is_printed_once_and_another_one_too() -> None:
 
 def test_the_examples_hold() -> None:
     assert doctest.testmod(train).failed == 0
+
+
+def carded(folder: Path, model: str) -> str:
+    done = dataclasses.replace(record("arch", 1), model=ModelInfo(name=model), finished="2026-01-01T00:01:00+00:00")
+    finished = dataclasses.replace(done, outcome=dataclasses.replace(done.outcome, status="finished"))
+    leave_card(finished, folder)
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", ["bert-base-uncased", "org/bert"])
+def test_a_card_names_the_model_on_the_hub_that_it_was_made_of(model: str, tmp_path: Path) -> None:
+    text = carded(tmp_path, model)
+    assert f'base_model: "{model}"' in text
+    assert "ARCH (Zuo et al. 2021) on reviews" in text
+
+
+@pytest.mark.parametrize("model", ["small", "minilm", "transformer-iwslt", "./mine", "here"])
+def test_a_card_does_not_name_what_the_hub_does_not_know(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    assert "base_model" not in carded(tmp_path, model)
+
+
+def test_a_run_without_a_model_has_no_card(tmp_path: Path) -> None:
+    leave_card(record("arch", 1), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from advreg import health
 from advreg import record as records
 from advreg.hf.subwords import Subwords
 from advreg.hf.translator import Translator
@@ -80,6 +81,16 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
     assert str(numbers) not in (folder / "record.json").read_text(encoding="utf-8")
     assert any("batches an epoch" in line and "padding" in line for line in said)
+
+    healthy = health.load(folder)
+    assert healthy is not None
+    assert healthy.memory is not None
+    for entry in healthy.memory.tokens:  # the source with its end; the decoder's start, then the target without its end
+        words = entry.tokens[:-1] if entry.stream == "encoder" else entry.tokens[1:]
+        lines = read_lines(numbers / f"train.{SOURCE if entry.stream == 'encoder' else TARGET}")
+        assert "".join(words).replace("▁", " ").strip() in lines
+        assert len(entry.norms) == len(entry.tokens)
+    assert {entry.stream for entry in healthy.memory.tokens} == {"encoder", "decoder"}
 
     translations = read_lines(folder / "test.translations.txt")
     again = Translator.load(folder / "model")

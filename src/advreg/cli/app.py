@@ -365,3 +365,48 @@ def probe(
         max_length=max_length,
     )
     run_probe(settings, out, picture, commit, resume, console)
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="folders of runs (searched with all that is in them), or files of compare, probe and bench"
+        ),
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the page, as .html")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="heading of the page")] = "Adversarial regularisation: a report",
+) -> None:
+    """Write one page of everything that was run: scores, cost, curves, studies, the perturbation, what failed.
+
+    The page is one file that needs no network. It is drawn from records alone.
+    """
+    from advreg.cli.report import write_report
+
+    write_report(runs, output, title, console)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="searched with all that is in it")] = Path("runs"),
+    *,
+    method: Annotated[list[str] | None, typer.Option(help="only this method; may be repeated")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="only this task; may be repeated")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="only this model; may be repeated")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="only this seed; may be repeated")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="only finished, failed or unfinished ones")] = None,
+    sort: Annotated[str, typer.Option(help="a column; -score: the highest first")] = "run",
+    tuning: Annotated[bool, typer.Option("--tuning", help="also runs that only served to choose settings")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print every field as JSON")] = False,
+    csv_: Annotated[bool, typer.Option("--csv", help="print every field as CSV")] = False,
+) -> None:
+    """List runs: what they were, what they score, how long they took, and why they failed."""
+    from advreg.cli.runs import list_runs
+
+    if json_ and csv_:
+        raise ValueError("choose one of --json and --csv, got both")
+    wanted = {"method": method, "task": task, "model": model, "seed": seed, "status": status}
+    given = {name: values or [] for name, values in wanted.items()}
+    list_runs(folder, given, sort, tuning, "json" if json_ else "csv" if csv_ else "table", console)

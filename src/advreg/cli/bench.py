@@ -11,13 +11,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from advreg.bench.picture import draw
-from advreg.bench.record import BenchRecord, Panel, Row, Spread, load
+from advreg.bench.record import BenchRecord, Panel, Row, Spread, WholeRun, load
 from advreg.bench.run import Bench
 from advreg.bench.settings import BenchSettings
 from advreg.drawing import check_drawable
 from advreg.hf.run import quiet_libraries
+from advreg.report.words import bytes_text
 
 INTERRUPTED = 130
+STEPS_HEADER = ("method", "ms", "×", "passes", "memory", "cache")
+WHOLE_HEADER = ("method", "refreshes", "× Standard", "× SMART")
+STEPS_CAPTION = (
+    "ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, with quartiles; "
+    "passes: forward/backward (what they cost by arithmetic)"
+)
 
 
 def measure(
@@ -84,22 +91,22 @@ def print_record(record: BenchRecord, console: Console) -> None:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
-def steps_table(record: BenchRecord, panel: Panel) -> Table:
-    """What a step costs."""
+def bench_title(record: BenchRecord, panel: Panel) -> str:
+    """What was measured, and where."""
     settings = record.settings
     compiled = ", compiled" if settings.get("compile") else ""
-    title = f"{settings.get('model')}, {panel.batch} × {panel.tokens}, {settings.get('precision')}{compiled}, "
-    table = Table(
-        title=title + str(record.hardware.get("device")),
-        caption="ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, with "
-        "quartiles; passes: forward/backward (what they cost by arithmetic)",
-        box=box.SIMPLE_HEAD,
-    )
-    for column in ("method", "ms", "×", "passes", "memory", "cache"):
+    about = f"{settings.get('model')}, {panel.batch} × {panel.tokens}, {settings.get('precision')}{compiled}"
+    return f"{about}, {record.hardware.get('device')}"
+
+
+def steps_table(record: BenchRecord, panel: Panel) -> Table:
+    """What a step costs."""
+    table = Table(title=bench_title(record, panel), caption=STEPS_CAPTION, box=box.SIMPLE_HEAD)
+    for column in STEPS_HEADER:
         left = column == "method"
         table.add_column(column, justify="left" if left else "right", no_wrap=not left, min_width=16 if left else None)
     for row in panel.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*step_cells(row))
     return table
 
 
@@ -107,18 +114,24 @@ def whole_table(record: BenchRecord, panel: Panel) -> Table:
     """What a whole run costs."""
     epochs = record.settings.get("epochs")
     table = Table(title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD)
-    for column in ("method", "refreshes", "× Standard", "× SMART"):
+    for column in WHOLE_HEADER:
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
     for run in panel.whole:
-        refreshes = str(run.refreshes) if run.refreshes else "–"
-        table.add_row(run.name, refreshes, _spread(run.to_standard, 2), _spread(run.to_smart, 2))
+        table.add_row(*whole_cells(run))
     return table
 
 
-def _cells(row: Row) -> list[str]:
+def step_cells(row: Row) -> list[str]:
+    """A row of the table of steps."""
     ratio = _spread(row.ratio, 2) if row.error is None else row.error
     time = "–" if row.time is None else f"{row.time.median:.1f}"
-    return [row.name, time, ratio, _passes(row), memory_text(row.peak_bytes), memory_text(row.cache_bytes)]
+    return [row.name, time, ratio, _passes(row), bytes_text(row.peak_bytes), bytes_text(row.cache_bytes)]
+
+
+def whole_cells(run: WholeRun) -> list[str]:
+    """A row of the table of whole runs."""
+    refreshes = str(run.refreshes) if run.refreshes else "–"
+    return [run.name, refreshes, _spread(run.to_standard, 2), _spread(run.to_smart, 2)]
 
 
 def _passes(row: Row) -> str:
@@ -131,19 +144,6 @@ def _spread(spread: Spread | None, digits: int) -> str:
     if spread is None:
         return "–"
     return f"{spread.median:.{digits}f} ({spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f})"
-
-
-def memory_text(count: int | None) -> str:
-    """A number of bytes for people.
-
-    Example:
-        >>> memory_text(None), memory_text(8_192), memory_text(2_500_000), memory_text(12_300_000_000)
-        ('–', '8.2 kB', '2.5 MB', '12.3 GB')
-    """
-    if not count:
-        return "–"
-    size, unit = next(pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if count >= pair[0])
-    return f"{count / size:.1f} {unit}"
 
 
 def _draw(records: Sequence[BenchRecord], picture: Path, console: Console) -> None:

@@ -13,7 +13,8 @@ from rich.table import Table
 from advreg.drawing import check_drawable
 from advreg.hf.progress import progress_bar
 from advreg.hf.run import device_name, quiet_libraries
-from advreg.recipes.probing import ProbeRecord, ProbeResult, ProbeSettings, probe
+from advreg.recipes.probe_record import ProbeRecord, ProbeResult
+from advreg.recipes.probing import ProbeSettings, probe
 from advreg.record import capture_environment, load_as, now, save_as
 from advreg.report.violins import draw_violins
 

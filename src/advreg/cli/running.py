@@ -23,6 +23,7 @@ from rich.progress import (
 from advreg.cli.saying import Notices
 from advreg.recipes.bases import split
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.report.words import duration
 
 INTERRUPTED = 130
 LOG_FILE = "workers.log"
@@ -210,16 +211,3 @@ def note(values: Mapping[str, float]) -> str:
         'loss 0.512'
     """
     return "  ".join(f"{name} {values[name]:.3f}" for name in ("loss", "penalty") if name in values)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> duration(4.2), duration(90), duration(7300)
-        ('4 s', '1 min 30 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -21,11 +21,16 @@ from rich.progress import (
 from rich.table import Table
 
 from advreg.cli.saying import Notices
+from advreg.hf.architectures import PRESETS
+from advreg.hf.models import SCRATCH, SHORTHANDS
 from advreg.hf.run import quiet_libraries
+from advreg.methods import registry
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
 from advreg.recipes.settings import TrainSettings
-from advreg.recipes.understanding import TASKS
+from advreg.recipes.understanding import main_metrics
 from advreg.record import RunRecord
+from advreg.report.card import card, write_card
+from advreg.report.words import bytes_text
 
 
 def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
@@ -58,11 +63,25 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
         progress.update(bar, completed=step, total=total, note=_note(logs))
 
     record = run(plan, on_step, notices, resume)
+    leave_card(record, plan.folder / "model")
     steps = record.outcome.timing.get("steps") or 1
     score, value = main_score(record)
     progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
     progress.stop_task(bar)
     return record
+
+
+def leave_card(record: RunRecord, folder: Path) -> None:
+    """Put a card into a model's folder, unless somebody's own is there."""
+    if folder.is_dir():
+        main = main_metrics(record.task.name, record.outcome.metrics)
+        write_card(folder, card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)))
+
+
+def _on_the_hub(model: str) -> str | None:
+    """The name, if it is one that the hub knows: neither a folder nor one of our own."""
+    ours = model in (SCRATCH, *SHORTHANDS, *PRESETS)
+    return None if ours or Path(model).exists() or model.startswith((".", "/", "…")) else model
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:
@@ -90,10 +109,7 @@ def comparison(done: Sequence[RunRecord]) -> Table:
 def main_score(record: RunRecord) -> tuple[str, float]:
     """The score a run is judged by: accuracy, or Pearson's correlation; of a named task the mean of its main ones."""
     metrics = record.outcome.metrics
-    names: Sequence[str] = ("accuracy",) if "accuracy" in metrics else ("pearson",)
-    task = TASKS.get(record.task.name)
-    if task is not None and all(name in metrics for name in task.main_metrics):
-        names = task.main_metrics
+    names = main_metrics(record.task.name, metrics) or ("pearson",)
     values = [float("nan") if (value := metrics.get(name)) is None else value for name in names]
     return names[0] if len(names) == 1 else f"mean of {', '.join(names)}", statistics.fmean(values)
 
@@ -118,18 +134,6 @@ def relative_time(mine: Sequence[RunRecord], done: Sequence[RunRecord]) -> str:
         if record.training.seed in plain and _seconds(plain[record.training.seed]) > 0
     ]
     return f"{statistics.fmean(ratios):.2f}" if ratios else "–"
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes for people.
-
-    Example:
-        >>> bytes_text(0), bytes_text(8_192), bytes_text(2_500_000)
-        ('–', '8.2 kB', '2.5 MB')
-    """
-    if count == 0:
-        return "–"
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def _mean(records: Sequence[RunRecord], kind: str) -> str:

@@ -16,12 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from advreg.cli.saying import Notices
-from advreg.cli.train import bytes_text, relative_time
+from advreg.cli.train import leave_card, relative_time
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
+from advreg.report.words import bytes_text
 
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
@@ -131,6 +132,8 @@ def train_translation(
             progress.update(bars[name], completed=step, total=total, note=_note(logs))
 
         done = run_translation(settings, on_step, notices, resume)
+    for record in done:
+        leave_card(record, folder / record.name / "model")
     console.print(comparison(done))
     console.print(
         f"each run's record.json, model and translations: {folder}/METHOD-seedN", highlight=False, soft_wrap=True

@@ -15,6 +15,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from advreg.hf.arguments import training_arguments
 from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.health import forget_peak, save_health
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods.base import Method
 
@@ -76,11 +77,13 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     trainer = _trainer(job)
     report_steps(trainer, on_step)
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
+    forget_peak()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     scores = trainer.evaluate()
     for name, samples in job.evaluations.items():
         scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
     trainer.save_model(str(job.folder / "model"))
+    save_health(trainer, job.folder, lambda _, ids: job.tokenizer.convert_ids_to_tokens(ids))
     return Result(
         metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
         history=[dict(line) for line in trainer.state.log_history],

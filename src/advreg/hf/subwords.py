@@ -56,6 +56,10 @@ class Pieces:
         """The text of each row of ids, up to its end; special tokens leave no trace."""
         return [str(self._processor.decode(list(_inner(row)))) for row in rows]
 
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """The subword of each id, special ones too."""
+        return [str(self._processor.id_to_piece(int(number))) for number in ids]
+
 
 def _inner(row: Sequence[int]) -> Iterable[int]:
     """What a row says: neither begin nor padding, and nothing after the first end."""

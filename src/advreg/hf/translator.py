@@ -21,6 +21,7 @@ from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.decoding import Decoding, decode
+from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.run import OnStep, Result, report_steps
@@ -278,9 +279,12 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     checkpoint = last_whole_checkpoint(job.folder) if resume else None
     step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
     trainer.snapshots.forget_after(step)
+    forget_peak()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.state.global_step not in trainer.snapshots.scores():
         trainer.evaluate()
+    sides = {"encoder": job.subwords.source, "decoder": job.subwords.target}
+    save_health(trainer, job.folder, lambda stream, ids: sides[stream].names(ids))
     return Result(
         metrics={},
         history=[dict(line) for line in trainer.state.log_history],

@@ -30,7 +30,7 @@ class RowStore:
 
     def __init__(self, lengths: Tensor, width: int, dtype: CacheDtype, place: Place) -> None:
         self.codec, self.mean_codec = codecs_for(dtype, width)
-        self.place = place
+        self.place, self.width = place, width
         self.lengths = lengths.to(place.device, torch.int64)
         self.offsets = self.lengths.cumsum(0) - self.lengths  # (A,) where each sample's block begins
         count = int(lengths.sum()) + 1
@@ -208,6 +208,16 @@ class PerturbationCache:
             slots: what :meth:`find` gave for it, if it was asked before.
         """
         return self._read(ids, self.find(ids, like) if slots is None else slots, like)
+
+    def recall(self, ids: Tensor) -> Perturbation:
+        """δ_i of these samples in float32, real tokens first: for those who have no batch of them at hand."""
+        near = ids.to(self.device)
+        masks, zeros = {}, {}
+        for stream, store in self._store.items():
+            lengths = self.sample_lengths[stream][near]
+            masks[stream] = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
+            zeros[stream] = torch.zeros(*masks[stream].shape, store.width, device=self.device)
+        return self.read(ids, Perturbation(zeros, masks))
 
     def write(self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int) -> Perturbation:
         """Blend the cached samples' new Δ into the cache and return what each sample is to be trained on.

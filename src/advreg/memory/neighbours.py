@@ -321,6 +321,20 @@ def strangers(queries: int, anchors: int, count: int, generator: torch.Generator
     return found.cpu()
 
 
+def similarities(vectors: Tensor, cached: Tensor, slots: Tensor, samples: Tensor) -> Tensor:
+    """Cosine similarity of these samples to each of their neighbours, (Q, K), on the CPU.
+
+    Args:
+        vectors: sentence vectors of all samples, (n, d).
+        cached: ids of the cache set, (A,), in the order of the cache's slots.
+        slots: of the neighbours of every sample, (n, K).
+        samples: which samples, (Q,).
+    """
+    neighbours = vectors[cached[slots[samples].long()].to(vectors.device)]  # (Q, K, d)
+    mine = vectors[samples.to(vectors.device)][:, None]
+    return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
+
+
 def _check_count(count: int, anchors: int) -> None:
     if not 1 <= count <= anchors:
         raise ValueError(f"count must be between 1 and the number of anchors ({anchors}), got {count}")

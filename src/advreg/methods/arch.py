@@ -13,9 +13,11 @@ from advreg.core.checks import check_choice, check_not_negative, check_share, ch
 from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, RefreshEvery
+from advreg.health import Histogram, MemoryHealth
 from advreg.memory.cache import PerturbationCache, cache_bytes
 from advreg.memory.codec import CacheDtype
 from advreg.memory.corpus import Corpus
+from advreg.memory.health import memory_health, similarity_histograms
 from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod
 from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, host_budget
 from advreg.methods.base import (
@@ -83,6 +85,7 @@ class Arch(AscentOptions, Method):
     sweep_tokens: int = option(8192, "tokens in a batch of a sweep")
     _cache: PerturbationCache | None = field(default=None, init=False, repr=False)
     _neighbours: NeighbourIndex | None = field(default=None, init=False, repr=False)
+    _similarity: list[Histogram] = field(default_factory=list, init=False, repr=False)
     _fingerprint: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
 
@@ -138,7 +141,7 @@ class Arch(AscentOptions, Method):
         self._cache = PerturbationCache(cached, size, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint = corpus.fingerprint
         self._swept_at = -1
-        self._neighbours = None
+        self._neighbours, self._similarity = None, []
         if count < size:
             neighbours = NeighbourIndex.build(
                 corpus.vectors,
@@ -150,6 +153,7 @@ class Arch(AscentOptions, Method):
                 search=self.neighbour_search,
                 advance=counting(progress, "finding neighbours", (size - count) * len(corpus.vectors)),
             )
+            self._similarity = similarity_histograms(corpus.vectors, cached, neighbours)
             self._neighbours = neighbours.to(device)
 
     def _place(self, corpus: Corpus, cached: Tensor, device: torch.device) -> Place:
@@ -247,6 +251,9 @@ class Arch(AscentOptions, Method):
     @property
     def memory_bytes(self) -> int:
         return 0 if self._cache is None else self._cache.nbytes
+
+    def health(self) -> MemoryHealth | None:
+        return None if self._cache is None else memory_health(self._cache, self.ball, self._similarity)
 
     def state(self) -> MethodState:
         self.cache.settle()

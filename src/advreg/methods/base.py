@@ -18,6 +18,7 @@ from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
+from advreg.health import MemoryHealth
 from advreg.memory.corpus import Corpus
 from advreg.methods.coerce import coerce
 
@@ -175,6 +176,10 @@ class Method(ABC):
     def memory_bytes(self) -> int:
         """Bytes the method keeps between steps."""
         return 0
+
+    def health(self) -> MemoryHealth | None:
+        """How what it remembers is doing; to be asked once, when training has ended."""
+        return None
 
     def state(self) -> MethodState:
         """What must be in a checkpoint for the next step to be exactly the same."""

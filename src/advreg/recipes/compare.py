@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from advreg.recipes.compare_record import (
     load,
     score_of,
     seconds_of,
+    wall_seconds,
 )
 from advreg.recipes.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.recipes.grids import Grid, Point
@@ -244,7 +244,7 @@ class Comparison:
         """A candidate with what its record says."""
         outcome = record.outcome
         if outcome.status != "finished":
-            return replace(candidate, error=outcome.error, seconds=_wall_seconds(record))
+            return replace(candidate, error=outcome.error, seconds=wall_seconds(record))
         score = score_of(outcome.metrics, self._data[task].whole.main_metrics)
         error = None if score is not None else "its score is not a finite number"
         return replace(candidate, score=score, error=error, seconds=seconds_of(record))
@@ -318,13 +318,6 @@ def _record_in(folder: Path) -> RunRecord | None:
     """The record of a run that failed; one whose process died has none."""
     path = folder / RECORD_FILE
     return load_run(path) if path.is_file() else None
-
-
-def _wall_seconds(record: RunRecord) -> float:
-    """From start to end of a run that did not get to say how long its steps took."""
-    if record.finished is None:
-        return 0.0
-    return (datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started)).total_seconds()
 
 
 def _differences(old: CompareRecord, new: CompareRecord) -> Iterator[tuple[str, Any, Any]]:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,3 +161,10 @@ def in_percent(metric: str, value: float | None) -> float | None:
 def seconds_of(run: RunRecord) -> float:
     """What the steps of a run took, without evaluations and saves."""
     return (run.outcome.timing.get("seconds_per_step") or 0.0) * (run.outcome.timing.get("steps") or 0.0)
+
+
+def wall_seconds(run: RunRecord) -> float:
+    """From start to end of a run, whatever it did; 0 for one that has not ended."""
+    if run.finished is None:
+        return 0.0
+    return (datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)).total_seconds()

@@ -7,9 +7,9 @@ The paper fine-tunes an encoder on SST-2 by each method, then fits heads on othe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +23,9 @@ from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.features import frozen_features
 from advreg.hf.models import load_any, load_tokenizer
 from advreg.recipes.metrics import scorer
+from advreg.recipes.probe_record import ProbeResult
 from advreg.recipes.textdata import Example, TextData
 from advreg.recipes.understanding import find_task, load_task, main_score
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -66,41 +65,6 @@ class ProbeSettings:
                 raise ValueError(f"encoders must have names of their own, got '{name}' {names.count(name)} times")
         check_positive("learning_rate", self.learning_rate)
         check_share("dropout", self.dropout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeResult:
-    """Heads of all seeds for one encoder and one task.
-
-    Args:
-        encoder: its short name.
-        label: what its violin is called: the method it was trained with, or its name.
-        trained_on: the task it was trained on, if its record tells.
-        task: what the heads were fitted for.
-        scores: the task's one number of each seed, in percent.
-        metrics: all metrics of each seed.
-    """
-
-    encoder: str
-    label: str
-    trained_on: str | None
-    task: str
-    scores: list[float]
-    metrics: list[dict[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeRecord:
-    """A probing experiment as it is written."""
-
-    schema: int = SCHEMA
-    kind: Literal["probe"] = "probe"
-    settings: dict[str, Any]
-    commit: str | None
-    environment: dict[str, Any]
-    started: str
-    finished: str
-    results: list[ProbeResult] = field(default_factory=list)
 
 
 def probe(

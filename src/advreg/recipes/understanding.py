@@ -169,6 +169,19 @@ def find_task(name: str) -> TaskSpec:
 # ---- scores
 
 
+def main_metrics(task: str, metrics: Mapping[str, float | None]) -> tuple[str, ...]:
+    """The scores a run is judged by: those of a named task, else BLEU, accuracy or Pearson's correlation.
+
+    Example:
+        >>> main_metrics("mrpc", {"accuracy": 0.84, "f1": 0.89}), main_metrics("reviews", {"loss": 1.0, "bleu": 30.5})
+        (('accuracy', 'f1'), ('bleu',))
+    """
+    spec = TASKS.get(task)
+    if spec is not None and all(name in metrics for name in spec.main_metrics):
+        return spec.main_metrics
+    return next(((name,) for name in ("bleu", "accuracy", "pearson") if name in metrics), ())
+
+
 def main_score(task: str, metrics: Mapping[str, float | None]) -> float:
     """A task's one number, in percent: the mean of its `main_metrics` (GLUE's rule for tasks with two).
 

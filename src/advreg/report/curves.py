@@ -1,9 +1,9 @@
-"""The gradient's norm over training, by method: the picture behind "caching reduces gradient norm variance"."""
+"""What was logged over training, by method; drawn is the gradient's norm: "caching reduces gradient norm variance"."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
 from advreg.record import RunRecord
 
+Measure = Callable[[Mapping[str, Any]], float | None]  # of a line of the log
+
 
 @dataclass(frozen=True)
 class Curve:
-    """A method's norms: at each place of training the mean and the extremes over seeds, and each seed's variance."""
+    """A method's values: at each place of training the mean and the extremes over seeds, and each seed's variance."""
 
     method: str
     places: Sequence[float]
@@ -24,15 +26,24 @@ class Curve:
     variances: Sequence[float]
 
 
-def curve(method: str, runs: Iterable[RunRecord], axis: str = "step") -> Curve | None:
-    """The curve of a method's runs with several seeds; ``None`` if no gradient was logged.
+def logged(name: str) -> Measure:
+    """What a log line says under this name."""
+    return lambda line: line.get(name)
+
+
+GRADIENT_NORM = logged("grad_norm")
+
+
+def curve(method: str, runs: Iterable[RunRecord], axis: str = "step", measure: Measure = GRADIENT_NORM) -> Curve | None:
+    """The curve of a method's runs with several seeds; ``None`` if nothing was logged.
 
     Args:
         method: its name.
         runs: their records.
         axis: ``"step"`` or ``"epoch"``.
+        measure: what to take from a log line.
     """
-    lines = [_norms(run, axis) for run in runs]
+    lines = [_values(run, axis, measure) for run in runs]
     lines = [line for line in lines if line]
     if not lines:
         return None
@@ -48,10 +59,15 @@ def curve(method: str, runs: Iterable[RunRecord], axis: str = "step") -> Curve |
     )
 
 
-def _norms(run: RunRecord, axis: str) -> dict[float, float]:
-    """Norm by step or epoch, of every log line that has one."""
-    lines = [line for line in run.outcome.history if line.get("grad_norm") is not None and axis in line]
-    return {float(line[axis]): float(line["grad_norm"]) for line in lines}
+def _values(run: RunRecord, axis: str, measure: Measure) -> dict[float, float]:
+    """The measure by step or epoch, of every log line that has one."""
+    lines = [(line[axis], measure(line)) for line in run.outcome.history if axis in line]
+    return {float(place): float(value) for place, value in lines if value is not None}
+
+
+def shared_axis(runs: Iterable[RunRecord]) -> str:
+    """Steps; epochs where batch sizes, and so numbers of steps, differ."""
+    return "step" if len({run.outcome.timing.get("steps") for run in runs}) == 1 else "epoch"
 
 
 def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, titles: Mapping[str, str]) -> None:
@@ -86,13 +102,12 @@ def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, title
 
 
 def _curves(runs: Mapping[tuple[str, str, int], RunRecord], task: str) -> tuple[list[Curve], str]:
-    """The methods' curves over steps; over epochs where their batch sizes, and so their numbers of steps, differ."""
+    """The methods' curves over training."""
     by_method: dict[str, list[RunRecord]] = {}
     for (name, method, _), run in runs.items():
         if name == task:
             by_method.setdefault(method, []).append(run)
-    steps = {run.outcome.timing.get("steps") for mine in by_method.values() for run in mine}
-    axis = "step" if len(steps) == 1 else "epoch"
+    axis = shared_axis(run for mine in by_method.values() for run in mine)
     found = [curve(method, mine, axis) for method, mine in by_method.items()]
     return [each for each in found if each is not None and each.places], axis
 

@@ -14,21 +14,13 @@ from rich.table import Table
 from advreg.recipes.compare_record import ComparedTask
 from advreg.report.compare import STANDARD, Cell, Difference, Results
 from advreg.report.student import Spread
+from advreg.report.words import NOTHING, method_name, value_text
 
-_METHODS = {
-    "standard": "Standard",
-    "freeat": "FreeAT",
-    "freelb": "FreeLB",
-    "smart": "SMART",
-    "r3f": "R3F",
-    "arch": "ARCH",
-}
 _TASKS = {
     **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
     **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
     **{"anli_r3": "ANLI R3", "mr": "MR"},
 }
-_NOTHING = "–"
 _REASON_LENGTH = 160
 
 
@@ -44,14 +36,19 @@ class Sheet:
 
 def sheets(results: Results) -> list[Sheet]:
     """All tables that have something to show."""
-    return [sheet for sheet in (_scores(results), _metrics(results), _differences(results), _costs(results)) if sheet]
+    return [*score_sheets(results), cost_sheet(results)]
+
+
+def score_sheets(results: Results) -> list[Sheet]:
+    """The tables of scores."""
+    return [sheet for sheet in (_scores(results), _metrics(results), _differences(results)) if sheet]
 
 
 def _scores(results: Results) -> Sheet:
     seeds = len({entry.seed for entry in results.record.runs})
     over = "one seed" if seeds == 1 else f"mean ± sd over {seeds} seeds"
     columns = [[results.cells[task, method].main for method in results.methods] for task in results.tasks]
-    header = ["", *(_task_name(results, task) for task in results.tasks)]
+    header = ["", *(task_title(results, task) for task in results.tasks)]
     asked = [[results.cells[task, method].asked for method in results.methods] for task in results.tasks]
     if len(results.tasks) > 1:
         columns.append([results.averages[method] for method in results.methods])
@@ -77,7 +74,7 @@ def _metrics(results: Results) -> Sheet | None:
     table = [[results.cells[task, method].metrics.get(name) for method in results.methods] for task, name in entries]
     rows = [
         [
-            f"{_task_name(results, task)}, {name}",
+            f"{task_title(results, task)}, {name}",
             *(spread_text(spread, spread.count if spread else 0) for spread in spreads),
         ]
         for (task, name), spreads in zip(entries, table, strict=True)
@@ -102,20 +99,20 @@ def _differences(results: Results) -> Sheet | None:
     else:
         count = f"n = {counts.pop()}" if len(counts) == 1 else "n in brackets"
         how = f"paired by seed, with the 95 % confidence interval of the mean (Student's t, {count})"
-    header = ["", *("Average" if task is None else _task_name(results, task) for task in columns)]
+    header = ["", *("Average" if task is None else task_title(results, task) for task in columns)]
     return Sheet(f"{method_name(results.record.reference)} minus each method, in points; {how}.", header, rows)
 
 
 def _difference(difference: Difference, with_count: bool) -> str:
     spread = difference.spread
     if spread is None:
-        return _NOTHING
+        return NOTHING
     interval = spread.interval()
     reach = "" if interval is None else f" [{_signed(interval[0])}, {_signed(interval[1])}]"
     return f"{_signed(spread.mean)}{reach}" + (f" (n={spread.count})" if with_count else "")
 
 
-def _costs(results: Results) -> Sheet:
+def cost_sheet(results: Results) -> Sheet:
     tuned = any(cost.candidates for cost in results.costs)
     rows = []
     for cost in results.costs:
@@ -158,7 +155,7 @@ def chosen(results: Results) -> list[str]:
     for choice in results.record.choices:
         if choice.chosen is not None:
             best = choice.candidates[choice.chosen]
-            settings = ", ".join(f"{name} {_value(value)}" for name, value in best.settings.items())
+            settings = ", ".join(f"{name} {value_text(value)}" for name, value in best.settings.items())
             lines.append(
                 f"{choice.task}/{choice.method}: {settings} (held-out score {number_text(best.score, 1)}, best of "
                 f"{len(choice.candidates)} of {choice.grid_size} points)"
@@ -256,7 +253,7 @@ def spread_text(spread: Spread | None, asked: int) -> str:
         ('71.2 ± 0.6', '71.2 (1 of 3)', 'failed')
     """
     if spread is None:
-        return "failed" if asked else _NOTHING
+        return "failed" if asked else NOTHING
     deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
     missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
     return f"{spread.mean:.1f}{deviation}{missing}"
@@ -276,22 +273,16 @@ def _signed(value: float) -> str:
 
 
 def number_text(value: float | None, decimals: int) -> str:
-    return _NOTHING if value is None else f"{value:.{decimals}f}"
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def method_name(name: str) -> str:
-    return _METHODS.get(name, name)
+    return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
 def task_name(task: ComparedTask) -> str:
+    """A task as people write it, or the title of its data."""
     return _TASKS.get(task.name, task.title)
 
 
-def _task_name(results: Results, name: str) -> str:
+def task_title(results: Results, name: str) -> str:
+    """The same for one of the tasks of a comparison."""
     (task,) = (task for task in results.record.tasks if task.name == name)
     return task_name(task)
 
@@ -300,5 +291,7 @@ def _about(results: Results) -> str:
     model = str(results.record.settings.get("model", "")).rpartition("/")[2]
     tried = [cost.candidates for cost in results.costs]
     most = max(tried, default=0)
+    if not results.record.search:  # not a comparison: nobody knows what was tried before
+        return f"model {model}"
     tuning = f"best of {'' if min(tried, default=0) == most else 'up to '}{most} candidates" if most else "no tuning"
     return f"model {model}, {tuning}"

@@ -13,13 +13,13 @@ from advreg.report.render import (
     Sheet,
     best_places,
     markdown_table,
-    method_name,
     number_text,
     shortened,
     spread_text,
     task_name,
 )
 from advreg.report.student import Spread
+from advreg.report.words import method_name
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
-from advreg.report.render import method_name, task_name
+from advreg.report.render import task_name
 from advreg.report.study import Findings, Mark
+from advreg.report.words import method_name
 
 _COLUMNS = 4
 _LINES = {"smart": "--", "standard": ":"}  # as in the paper; it has no line for Standard

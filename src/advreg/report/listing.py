@@ -1,0 +1,149 @@
+"""Runs as a list: one line for each, to be filtered and sorted."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from advreg.recipes.compare_record import score_of, seconds_of
+from advreg.record import RunRecord
+from advreg.report.contests import MainMetrics, as_shares, settings_of, varying_options
+from advreg.report.gather import Gathered
+from advreg.report.render import Sheet
+from advreg.report.words import NOTHING, duration, value_text
+
+_SHARED = ("task", "model", "method", "settings", "seed", "status")
+STATUSES = ("finished", "failed", "unfinished")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run.
+
+    Args:
+        run: the end of its folder's path.
+        task, model, method, seed: what was run.
+        status: finished, failed or unfinished (still running, or stopped).
+        score: the mean of the task's main metrics, in percent.
+        metric: their names.
+        seconds: of its training steps.
+        started: in UTC.
+        settings: options in which it differs from other listed runs of its method.
+        error: why it failed.
+    """
+
+    run: str
+    task: str = ""
+    model: str = ""
+    method: str = ""
+    seed: int | None = None
+    status: str = "unfinished"
+    score: float | None = None
+    metric: str = ""
+    seconds: float | None = None
+    started: str = ""
+    settings: str = ""
+    error: str = ""
+
+
+SORTED_BY = tuple(field.name for field in fields(Line) if field.name not in ("settings", "error", "metric"))
+
+
+def lines(found: Gathered, main_metrics: MainMetrics, tuning: bool = False) -> list[Line]:
+    """All runs; those that only served to choose settings if ``tuning``."""
+    runs = [run for run in found.runs if tuning or not run.is_tuning]
+    differences = _differences([run.record for run in runs])
+    listed = [_line(run.name, run.record, main_metrics, differences[run.record.method.name]) for run in runs]
+    waiting = [Line(run=run.name, method=run.method, seed=run.seed) for run in found.unfinished]
+    return listed + waiting
+
+
+def _differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """By method, the options in which its runs differ."""
+    by_method: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_method.setdefault(record.method.name, []).append(record)
+    return {method: [names[0] for names in varying_options(mine)] for method, mine in by_method.items()}
+
+
+def _line(name: str, record: RunRecord, main_metrics: MainMetrics, different: Sequence[str]) -> Line:
+    metrics = as_shares(record).outcome.metrics
+    main = main_metrics(record.task.name, metrics)
+    settings = settings_of(record)
+    done = record.outcome.status == "finished"
+    return Line(
+        run=name,
+        task=record.task.name,
+        model=record.model.name,
+        method=record.method.name,
+        seed=record.training.seed,
+        status="unfinished" if record.outcome.status == "running" else record.outcome.status,
+        score=score_of(metrics, main) if done else None,
+        metric=", ".join(main),
+        seconds=seconds_of(record) if done else None,
+        started=record.started,
+        settings=", ".join(f"{option} {value_text(settings.get(option))}" for option in different),
+        error=record.outcome.error or "",
+    )
+
+
+def chosen(all_lines: Sequence[Line], wanted: Mapping[str, Sequence[Any]]) -> list[Line]:
+    """Those that have one of the wanted values in every field that is named; a field without any takes all."""
+    return [
+        line
+        for line in all_lines
+        if all(not values or getattr(line, name) in values for name, values in wanted.items())
+    ]
+
+
+def ordered(all_lines: Sequence[Line], by: str) -> list[Line]:
+    """By a field, the highest first with a minus before it; lines without a value come last."""
+    name, reverse = by.removeprefix("-"), by.startswith("-")
+    if name not in SORTED_BY:
+        raise ValueError(
+            f"sort must be one of {', '.join(SORTED_BY)}, with - before it for the highest first, got '{by}'"
+        )
+    value: Callable[[Line], Any] = lambda line: getattr(line, name)  # noqa: E731
+    known = [line for line in all_lines if value(line) not in (None, "")]
+    unknown = [line for line in all_lines if value(line) in (None, "")]
+    return sorted(known, key=value, reverse=reverse) + unknown
+
+
+def sheet_of(all_lines: Sequence[Line]) -> Sheet:
+    """The table for a terminal: what is the same in all lines is in its caption, and not in a column."""
+    columns: dict[str, Callable[[Line], str]] = {
+        "run": lambda line: line.run,
+        "task": lambda line: line.task,
+        "model": lambda line: line.model.rpartition("/")[2],
+        "method": lambda line: line.method,
+        "settings": lambda line: line.settings,
+        "seed": lambda line: "" if line.seed is None else str(line.seed),
+        "status": lambda line: line.status,
+        "score": lambda line: "" if line.score is None else f"{line.score:.1f}",
+        "training": lambda line: "" if line.seconds is None else duration(line.seconds),
+        "started": lambda line: line.started[:16].replace("T", " "),
+    }
+    values = {name: [show(line) for line in all_lines] for name, show in columns.items()}
+    told = {name: set(column) - {""} for name, column in values.items()}
+    several = len(all_lines) > 1
+    shared = [name for name in _SHARED if several and len(told[name]) == 1]
+    kept = [name for name in columns if told[name] and name not in shared]
+    best = max((line.score for line in all_lines if line.score is not None), default=None)
+    bold = frozenset(
+        (row, kept.index("score")) for row, line in enumerate(all_lines) if best is not None and line.score == best
+    )
+    caption = ", ".join(f"{name} {next(iter(told[name]))}" for name in shared)
+    rows = [[values[name][row] or NOTHING for name in kept] for row in range(len(all_lines))]
+    return Sheet(f"all of them: {caption}" if caption else "", kept, rows, bold)
+
+
+def to_csv(all_lines: Sequence[Line]) -> str:
+    """Every field of every line."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(Line)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(line) for line in all_lines)
+    return out.getvalue()

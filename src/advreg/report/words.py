@@ -1,0 +1,54 @@
+"""Values in words, the same in every table."""
+
+from __future__ import annotations
+
+NOTHING = "–"
+_METHODS = {
+    "standard": "Standard",
+    "freeat": "FreeAT",
+    "freelb": "FreeLB",
+    "smart": "SMART",
+    "r3f": "R3F",
+    "arch": "ARCH",
+}
+
+
+def value_text(value: object) -> str:
+    """A setting for people."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def method_name(name: str) -> str:
+    """A method as people write it; what is not one stays as it is."""
+    return _METHODS.get(name, name)
+
+
+def method_order(name: str) -> int:
+    """Where a method stands in tables; what is not one stands last."""
+    return list(_METHODS).index(name) if name in _METHODS else len(_METHODS)
+
+
+def bytes_text(count: int | None) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> bytes_text(None), bytes_text(8_192), bytes_text(2_500_000), bytes_text(12_300_000_000)
+        ('–', '8.2 kB', '2.5 MB', '12.3 GB')
+    """
+    if not count:
+        return NOTHING
+    size, unit = next(pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if count >= pair[0])
+    return f"{count / size:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> duration(4.2), duration(90), duration(7300)
+        ('4 s', '1 min 30 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"

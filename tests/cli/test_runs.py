@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from advreg.cli.runs import list_runs
+from report_runs import made_up, save
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path / "standard-seed0", made_up("standard", 0, 0.7))
+    save(tmp_path / "arch-seed0", made_up("arch", 0, 0.9))
+    save(tmp_path / "smart-seed0", made_up("smart", 0).fail("[bold]no memory"))
+    return tmp_path
+
+
+def printed(folder: Path, wanted: dict[str, Any] | None = None, sort: str = "run", width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    list_runs(folder, wanted or {}, sort, False, "table", console)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_the_table_is_sorted_and_reasons_stand_below_it(folder: Path) -> None:
+    out = printed(folder, sort="-score", width=200)
+    assert out.index("arch-seed0") < out.index("standard-seed0") < out.index("smart-seed0")
+    assert "smart-seed0: [bold]no memory" in out
+    assert out.rstrip().endswith(f"3 of 3 runs in {folder}")
+    assert "started" in out
+    assert "started" not in printed(folder, width=80)
+
+
+def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:
+    out = printed(folder, {"status": ["failed"]})
+    assert "arch-seed0" not in out
+    assert "1 of 3 runs" in out
+    with pytest.raises(ValueError, match="status must be one of finished, failed, unfinished, got 'done'"):
+        printed(folder, {"status": ["done"]})
+
+
+def test_json_and_csv_can_be_read_by_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    list_runs(folder, {"method": ["arch"]}, "run", False, "json", Console())
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["method"], line["score"]) == ("arch", pytest.approx(90.0))
+    list_runs(folder, {}, "run", False, "csv", Console())
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["method"] for row in rows] == ["arch", "smart", "standard"]
