@@ -65,6 +65,9 @@ class Task(Protocol):
     def sample_ids(self, batch: Batch) -> Tensor:
         """Stable dataset ids of the batch, (B,)."""
 
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Within: gradients stay in this process; the next pass outside exchanges them together with its own."""
+
     def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
         """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
 
@@ -181,6 +184,13 @@ class Method(ABC):
 
     def load_state(self, state: MethodState) -> None:  # noqa: B027 - optional
         """Take a saved state over; refuse one that does not belong to this run."""
+
+    def redealt(self, states: Iterable[MethodState]) -> MethodState:
+        """This process's state, to be loaded, from the states of all processes of a run with another number of them.
+
+        A method that remembers nothing of single samples remembers the same in every process.
+        """
+        return next(iter(states))
 
     def options(self) -> dict[str, Any]:
         """The settings by name."""
