@@ -1,4 +1,4 @@
-"""What several processes do together in tests: train by each method, so that numbers do not depend on who trains what."""
+"""What several processes do together in tests: train, so that nothing depends on which of them trains on what."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,8 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler
+from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
 from advreg.hf.sharding import ShardBatches
@@ -78,13 +82,17 @@ class DealtTrainer(AdversarialTrainer):
 
 
 def trainer_of(
-    name: str, folder: str, kind: Any = AdversarialTrainer, size: int = 13, family: str = "bert", **settings: Any
+    name: str,
+    folder: str,
+    kind: Any = AdversarialTrainer,
+    size: int = 13,
+    family: str = "bert",
+    dropout: float = 0.0,
+    **settings: Any,
 ) -> Any:
-    """A trainer in double precision without dropout; ``settings`` are the method's options and arguments."""
-    from transformers import TrainingArguments
-
-    options = OPTIONS[name] | {key: settings.pop(key) for key in list(settings) if key in _options_of(name)}
-    model = tiny(family, dropout=0.0, dtype=torch.float64)
+    """A trainer in double precision; ``settings`` are options of the method and fields of TrainingArguments."""
+    options = OPTIONS[name] | {key: settings.pop(key) for key in list(settings) if key in create(name).options()}
+    model = tiny(family, dropout=dropout, dtype=torch.float64)
     fields = {
         "output_dir": folder,
         "per_device_train_batch_size": 2,
@@ -94,21 +102,16 @@ def trainer_of(
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": True,
+        "lr_scheduler_type": "constant",
     }
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     return kind(
         model=model,
         args=TrainingArguments(**fields | settings),
         train_dataset=features_of(tiny_batch(family, batch=size)),
         data_collator=Padded(model.config.pad_token_id),
         method=create(name, **options),
-        optimizers=(optimizer, schedule),
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1}),
     )
-
-
-def _options_of(name: str) -> dict[str, Any]:
-    return create(name).options()
 
 
 def train_dealt(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -129,3 +132,95 @@ def outcome(trainer: Any) -> dict[str, Any]:
         "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
         "steps": trainer.state.global_step,
     }
+
+
+class RecallingTrainer(AdversarialTrainer):
+    """Notes what its method remembered when it was resumed."""
+
+    recalled: dict[str, Tensor]
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.recalled = {name: value.clone() for name, value in self.method.state().tensors.items()}
+
+
+def train_and_save(folder: str, **settings: Any) -> Any:
+    """Four epochs of ARCH with dropout and random starts, saved every third step."""
+    saving = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 4, "seed": 7, "dropout": 0.1}
+    trainer = trainer_of("arch", folder, RecallingTrainer, **saving | settings)
+    trainer.train()
+    return trainer
+
+
+def resumed(folder: str, step: int, **settings: Any) -> Any:
+    """The same from a checkpoint on."""
+    trainer = trainer_of(
+        "arch", str(Path(folder) / "again"), RecallingTrainer, num_train_epochs=4, seed=7, dropout=0.1, **settings
+    )
+    trainer.train(resume_from_checkpoint=str(Path(folder) / f"checkpoint-{step}"))
+    return trainer
+
+
+def everything(folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """All that the fast tests need of two processes, which take long to start."""
+    two = str(Path(folder) / "two")
+    whole = outcome(train_and_save(two))
+    again = resumed(two, 6)
+    return {
+        "dealt": train_dealt(runs),
+        "whole": whole,
+        "resumed": outcome(again),
+        "recalled": again.recalled,
+        "of one": resumed(str(Path(folder) / "one"), 9).recalled,
+    }
+
+
+def train_fifty(batch_size: int) -> list[dict[str, Any]]:
+    """Fifty steps of every method, with dropout and random starts."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in OPTIONS:
+            trainer = trainer_of(
+                name, folder, size=16, dropout=0.1, max_steps=50, per_device_train_batch_size=batch_size
+            )
+            trainer.train()
+            found.append(outcome(trainer))
+    return found
+
+
+@contextmanager
+def fsdp_on_cpu() -> Iterator[None]:
+    """accelerate shards weights over GPUs only, and says nothing on CPUs; torch can do both."""
+    setup = TrainingArguments.__post_init__
+
+    def pretend(self: TrainingArguments) -> None:
+        setup(self)
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+    with patch.object(TrainingArguments, "__post_init__", pretend):
+        yield
+
+
+def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """As :func:`train_dealt`, the weights spread over the processes; and what is refused there."""
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}
+    sharded = {"kind": DealtTrainer, "fsdp": True, "fsdp_config": config}
+    found, refused = [], []
+    with tempfile.TemporaryDirectory() as folder, fixed_noise(), fsdp_on_cpu():
+        for run in runs:
+            trainer = trainer_of(folder=folder, **sharded | run)
+            trainer.train()
+            parts = {name: value for name, value in trainer.model.named_parameters() if isinstance(value, DTensor)}
+            whole = {name: value.full_tensor().detach().clone() for name, value in parts.items()}
+            found.append({"weights": whole, "sharded": sum(value.to_local().numel() for value in parts.values())})
+        for run in (
+            {"name": "smart"},
+            {"name": "r3f", "spectral": True},
+            {"name": "arch", "refresh": "sweep"},
+            {"name": "standard", "fsdp_config": config | {"version": 1}},
+        ):
+            try:
+                trainer_of(folder=folder, **sharded | run).train()
+            except ValueError as error:
+                refused.append(str(error))
+    return {"found": found, "refused": refused}

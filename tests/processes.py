@@ -15,7 +15,7 @@ import torch
 TESTS = Path(__file__).parent
 
 
-def together(job: str, world: int, folder: Path, seconds: float = 120, **arguments: Any) -> list[Any]:
+def together(job: str, world: int, folder: Path, seconds: float = 120, /, **arguments: Any) -> list[Any]:
     """What ``job``, the name of a function as ``module:function``, returns in each of ``world`` processes.
 
     It is called with the arguments, which must be JSON. One that fails, or one that is not done in time (a deadlock),

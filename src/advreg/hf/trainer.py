@@ -92,6 +92,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                 f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
                 "inside the backward pass; choose adamw_torch or another"
             )
+        self._refuse_sharding()
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
@@ -103,6 +104,27 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
             return super().train(*args, **kwargs)
         finally:
             self._task.release()
+
+    def _refuse_sharding(self) -> None:
+        """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
+        if self.is_deepspeed_enabled:
+            raise ValueError(
+                "advreg trains under DDP and FSDP (version 2), got DeepSpeed, which is untested; use those"
+            )
+        if not self.is_fsdp_enabled:
+            return
+        if not self.accelerator.is_fsdp2:
+            raise ValueError("fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent")
+        if self.method.needs_whole_weights:
+            raise ValueError(
+                f"{self.method.needs_whole_weights} of {self.method.name} must be off under FSDP: it needs all weights "
+                "in every process; turn it off, or train under DDP"
+            )
+        if self.args.fp16:
+            raise ValueError(
+                "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process that repeats alone "
+                "would wait for ever; train in bf16"
+            )
 
     def _prepare_method(self) -> None:
         """Let the method see the training set once."""

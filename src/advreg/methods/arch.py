@@ -126,6 +126,10 @@ class Arch(AscentOptions, Method):
             )
 
     @property
+    def needs_whole_weights(self) -> str:
+        return "refresh='sweep'" if self.refresh == "sweep" else ""  # processes sweep as many batches as they have
+
+    @property
     def schedule(self) -> RefreshEvery:
         return RefreshEvery(self.refresh_every)
 

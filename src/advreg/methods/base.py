@@ -122,6 +122,11 @@ class Method(ABC):
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
     movable: ClassVar[tuple[str, ...]] = ()  # options that change no result, so that a resumed run may change them
 
+    @property
+    def needs_whole_weights(self) -> str:
+        """The option that needs all weights in every process, and so excludes FSDP; empty if none is set that does."""
+        return ""
+
     def prepare(  # noqa: B027 - optional
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
     ) -> None:
