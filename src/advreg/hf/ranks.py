@@ -1,12 +1,22 @@
-"""What processes that train together keep apart: the files of their memories in a checkpoint."""
+"""What processes that train together keep apart, and what one of them does for all."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as distributed
+
+T = TypeVar("T")
 
 METHOD_FILE = "advreg_method.safetensors"
 _ONE_OF_MANY = re.compile(r"advreg_method-(\d+)-of-(\d+)\.safetensors")
+
+
+# ---- files of a checkpoint
 
 
 def method_file(rank: int = 0, world: int = 1) -> str:
@@ -35,3 +45,33 @@ def remove_others(folder: Path, world: int) -> None:
         found = _ONE_OF_MANY.fullmatch(path.name)
         if (found is not None or path.name == METHOD_FILE) and world != (int(found[2]) if found else 1):
             path.unlink(missing_ok=True)
+
+
+# ---- one for all
+
+
+def process_count() -> int:
+    """How many processes torchrun or accelerate started together; one without them."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_first_process() -> bool:
+    """Is this the process that prints and writes records?"""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def first_decides(decide: Callable[[], T]) -> T:
+    """What the first process decides, in all of them; an error too. What it decides on may change right after it."""
+    if process_count() == 1:
+        return decide()
+    box: list[Any] = [None, None]
+    if is_first_process():
+        try:
+            box[0] = decide()
+        except Exception as error:
+            box[1] = error
+    distributed.broadcast_object_list(box)
+    if box[1] is not None:
+        raise box[1]
+    decided: T = box[0]
+    return decided

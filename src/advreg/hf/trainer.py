@@ -33,6 +33,7 @@ from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
+from advreg.hf.ranks import method_files
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
@@ -109,7 +110,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
         if self.is_deepspeed_enabled:
             raise ValueError(
-                "advreg trains under DDP and FSDP (version 2), got DeepSpeed, which is untested; use those"
+                "advreg trains under DDP and FSDP (version 2), got DeepSpeed, with which it is untested; use either"
             )
         if not self.is_fsdp_enabled:
             return
@@ -370,6 +371,15 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
+            before = len(method_files(Path(checkpoint)))
+            if before != self.args.world_size:
+                logger.warning(
+                    "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
+                    "their samples belong to now; what is left of an epoch that had begun comes in another order",
+                    Path(checkpoint).name,
+                    before,
+                    self.args.world_size,
+                )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -377,20 +387,31 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A save that fails (a full disk) costs that save, not the run."""
         best = self.state.best_model_checkpoint
+        failure: Exception | None = None
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
                 raise
+            failure = error
+        failed = self._processes_that(failure is not None)
+        if failed:
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            shutil.rmtree(folder, ignore_errors=True)
+            if self.args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)
             self.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
                 "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
                 "save_total_limit",
                 folder.name,
-                error,
+                failure or f"{failed} of {self.args.world_size} processes could not write their part",
             )
+
+    def _processes_that(self, are: bool) -> int:
+        """How many processes say so."""
+        if self.args.world_size == 1:
+            return int(are)
+        return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
 class _Watch(TrainerCallback):
