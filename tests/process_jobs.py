@@ -213,12 +213,7 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
             parts = {name: value for name, value in trainer.model.named_parameters() if isinstance(value, DTensor)}
             whole = {name: value.full_tensor().detach().clone() for name, value in parts.items()}
             found.append({"weights": whole, "sharded": sum(value.to_local().numel() for value in parts.values())})
-        for run in (
-            {"name": "smart"},
-            {"name": "r3f", "spectral": True},
-            {"name": "arch", "refresh": "sweep"},
-            {"name": "standard", "fsdp_config": config | {"version": 1}},
-        ):
+        for run in ({"name": "smart"}, {"name": "r3f", "spectral": True}, {"name": "arch", "refresh": "sweep"}):
             try:
                 trainer_of(folder=folder, **sharded | run).train()
             except ValueError as error:

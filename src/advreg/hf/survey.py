@@ -40,7 +40,7 @@ def survey(
         advance: called with the number of samples done since the last call, for a progress bar.
         shard: the samples to see, of this process; all processes must call. None: all samples there are.
     """
-    shard = shard or Shard(len(dataset))
+    shard = Shard(len(dataset)) if shard is None else shard
     size = len(shard)
     if shard.size == 0:
         raise ValueError("the training set must have at least one sample, got none")

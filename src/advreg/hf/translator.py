@@ -235,7 +235,7 @@ def other_vectors(
         streams: ``encoder`` and ``decoder``.
         shard: the samples of this process; none: all.
     """
-    shard = shard or Shard(len(dataset))
+    shard = Shard(len(dataset)) if shard is None else shard
     if path.is_dir():
         return dict(survey(ModelTask(load_any(str(path))), dataset, collator, shard=shard).vectors)
     try:

@@ -39,4 +39,4 @@ class Corpus:
     @property
     def shard(self) -> Shard:
         """Which samples these are."""
-        return self.part or Shard(len(self))
+        return Shard(len(self)) if self.part is None else self.part

@@ -367,14 +367,15 @@ class NeighbourIndex:
             shard: which samples these are; a random choice is the same however many processes make it.
         """
         size = len(next(iter(vectors.values())))
-        shard = shard or Shard(size)
+        shard = Shard(size) if shard is None else shard
         if anchors is None:
             anchors = {stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()}
         lenders = len(next(iter(anchors.values())))
         if count > lenders:
+            remedy = "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
             raise ValueError(
                 f"neighbours must be at most the number of cached samples ({lenders}), got {count}; "
-                "lower neighbours or raise cache_fraction"
+                f"lower neighbours or raise cache_fraction{remedy}"
             )
         others = torch.ones(size, dtype=torch.bool)
         others[cached.cpu()] = False
