@@ -194,6 +194,44 @@ def parts(asked: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     return listed
 
 
+def table(record: dict[str, Any]) -> str:
+    """The figures of a record as `docs/scale.md` shows them."""
+    rows = ["| what | size | CPU time | peak memory |", "|---|---|---|---|"]
+    for part in record["parts"]:
+        size = f"{part.get('samples', 0):,} ids, 1 of {part.get('world', 1)} processes"
+        memory = f"{(part['peak_bytes'] - part['peak_bytes_before']) / 1e9:.2f} GB"
+        if part["part"] == "sampler":
+            spent = f"{part['seconds_to_first_batch']:.1f} s, then {part['microseconds_per_batch']:.0f} µs a batch"
+            rows.append(f"| order of an epoch | {size} | {spent} | {memory} |")
+        elif part["part"] == "token_batches":
+            size = f"{part['pairs']:,} pairs, 1 of {part['world']} processes"
+            spent = f"{part['seconds_to_compose']:.0f} s once, {part['seconds_per_epoch']:.2f} s an epoch"
+            rows.append(f"| batches by tokens | {size} | {spent} | {memory} |")
+        elif part["part"] == "bookkeeping":
+            spent = f"{part['seconds_to_draw']:.1f} s to draw, {part['seconds_to_build']:.1f} s to build"
+            rows.append(f"| cache set and tables | {size}, {part['cached']:,} cached | {spent} | {memory} |")
+            spent = f"{part['microseconds_per_read']:.0f} µs to read, {part['microseconds_per_write']:.0f} µs to write"
+            rows.append(f"| a batch of {BATCH} in it | " + f"{size} | {spent} | |")
+        elif part["part"] == "redealing":
+            size = f"{part['cached']:,} cached, {part['before']} → {part['after']} processes"
+            rows.append(f"| redealing | {size}, {part['bytes'] / 1e9:.2f} GB | {part['seconds']:.1f} s | {memory} |")
+        elif part["part"] == "checksum":
+            rows.append(f"| checksum of the data | {part['tokens']:,} tokens | {part['seconds']:.2f} s | {memory} |")
+    return "\n".join(rows)
+
+
+def scope_table(record: dict[str, Any]) -> str:
+    """How near borrowed neighbours are, as `docs/scale.md` shows it."""
+    found = next(part for part in record["parts"] if part["part"] == "neighbour_scope")
+    rows = ["| neighbours | mean cosine | the nearest of all |", "|---|---|---|"]
+    rows.append(f"| of the whole cache set | {found['mean_cosine_whole']:.3f} | 100 % |")
+    for part in found["within_shards"]:
+        near, same = part["mean_cosine"], part["same_neighbour"]
+        rows.append(f"| within shards of {part['world']} processes | {near:.3f} | {same:.0%} |".replace("%", " %"))
+    rows.append(f"| drawn at random | {found['mean_cosine_random']:.3f} | |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)

@@ -109,9 +109,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _refuse_sharding(self) -> None:
         """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
         if self.is_deepspeed_enabled:
-            raise ValueError(
-                "advreg trains under DDP and FSDP (version 2), got DeepSpeed, with which it is untested; use either"
-            )
+            raise ValueError("advreg trains under DDP and FSDP2, got DeepSpeed, with which it is untested; use either")
         if not self.is_fsdp_enabled:
             return
         if not self.accelerator.is_fsdp2:
