@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler
 from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
+from advreg.hf.checkpoint import save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
@@ -161,6 +162,21 @@ def resumed(folder: str, step: int, **settings: Any) -> Any:
     return trainer
 
 
+def fail_to_save(folder: str) -> list[str]:
+    """The checkpoints there are after a run in which the second process could not write its part of the first one."""
+
+    def broken(method: Any, place: Path, tally: Any, rank: int, world: int) -> None:
+        if rank == 1 and place.name == "checkpoint-3":
+            raise OSError("no space left on device")
+        save_method(method, place, tally, rank, world)
+
+    with patch("advreg.hf.trainer.save_method", broken):
+        trainer = train_and_save(folder)
+    trainer.accelerator.wait_for_everyone()
+    assert trainer.state.global_step == 16
+    return sorted(path.name for path in Path(folder).glob("checkpoint-*"))
+
+
 def everything(folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """All that the fast tests need of two processes, which take long to start."""
     two = str(Path(folder) / "two")
@@ -171,6 +187,7 @@ def everything(folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "whole": whole,
         "resumed": outcome(again),
         "recalled": again.recalled,
+        "checkpoints": fail_to_save(str(Path(folder) / "full")),
         "of one": resumed(str(Path(folder) / "one"), 9).recalled,
     }
 

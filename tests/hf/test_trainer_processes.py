@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import Tensor
+from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
-from process_jobs import OPTIONS, outcome, resumed, train_and_save, train_dealt
+from observe import features_of
+from process_jobs import OPTIONS, outcome, resumed, train_and_save, train_dealt, trainer_of
 from processes import together
+from tiny_models import tiny_batch
 
 EVERY_METHOD = [{"name": name} for name in OPTIONS]
 SIZE, WORLD = 13, 2
@@ -96,6 +100,57 @@ def test_two_processes_go_on_with_all_that_one_had_cached(found: dict[str, Any])
     saved = resumed(str(found["folder"] / "one"), 9, per_device_train_batch_size=4).recalled
     assert same_memory([saved], [rank["of one"] for rank in found["ranks"]])
     assert outcome(found["alone"])["steps"] == 16
+
+
+def test_a_part_that_cannot_be_written_costs_that_checkpoint_and_not_the_run(found: dict[str, Any]) -> None:
+    kept = [f"checkpoint-{step}" for step in (12, 15, 16, 6, 9)]
+    assert [rank["checkpoints"] for rank in found["ranks"]] == [kept, kept]
+
+
+# ---- which batches
+
+
+class Second(TrainingArguments):
+    """Arguments of the second of two processes, as far as a sampler asks."""
+
+    world_size = property(lambda _: 2)  # type: ignore[assignment]
+    process_index = property(lambda _: 1)  # type: ignore[assignment]
+
+
+def second(tmp_path: Path, data: Any = None, **fields: Any) -> Any:
+    trainer = trainer_of("standard", str(tmp_path))
+    trainer.train_dataset = features_of(tiny_batch("bert", batch=SIZE)) if data is None else data
+    settings = {"per_device_train_batch_size": 2, "seed": 3, "report_to": "none", "use_cpu": True, **fields}
+    trainer.args = Second(str(tmp_path), **settings)
+    return trainer
+
+
+def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
+    plain = second(tmp_path)._shard_batches()
+    assert (plain.shard, plain.batch_size, plain.seed, plain.shuffle) == (Shard(SIZE, 1, 2), 2, 3, True)
+    other = {"data_seed": 8, "dataloader_drop_last": True, "train_sampling_strategy": "sequential"}
+    batches = second(tmp_path, **other)._shard_batches()
+    assert (batches.seed, batches.shuffle) == (8, False)
+    assert list(batches) == [[1, 3], [5, 7], [9, 11]]
+    loader = second(tmp_path, train_sampling_strategy="sequential").get_train_dataloader()
+    assert [len(batch["input_ids"]) for batch in loader] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset", "length column"])
+def test_samples_are_grouped_by_the_length_they_have(kind: str, tmp_path: Path) -> None:
+    rows: Any = features_of(tiny_batch("bert", batch=SIZE))
+    lengths = [len(row["input_ids"]) for row in rows]
+    if kind == "length column":
+        lengths = list(range(50, 50 + SIZE))
+        rows = [row | {"length": length} for row, length in zip(rows, lengths, strict=True)]
+    data = rows if kind == "list" else datasets.Dataset.from_list(rows)
+    found = second(tmp_path, data, train_sampling_strategy="group_by_length")._shard_batches()
+    assert found.lengths.tolist() == lengths[1::2]
+
+
+def test_a_strategy_that_would_move_samples_between_processes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be one of random, sequential, group_by_length, got 'batch_rebalance'"):
+        second(tmp_path, train_sampling_strategy="batch_rebalance").get_train_dataloader()
 
 
 # ---- what takes longer

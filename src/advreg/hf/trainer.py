@@ -370,7 +370,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
             before = len(method_files(Path(checkpoint)))
-            if before != self.args.world_size:
+            if before != self.args.world_size and self.is_world_process_zero():
                 logger.warning(
                     "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
                     "their samples belong to now; what is left of an epoch that had begun comes in another order",
