@@ -195,6 +195,24 @@ class Wrapper(nn.Module):
         return self.module(**inputs)
 
 
+class Exchanging(Wrapper):
+    """The same, that knows whether gradients are exchanged with other processes or kept for the next pass."""
+
+    exchanging = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.exchanging = False
+        try:
+            yield
+        finally:
+            self.exchanging = True
+
+    def backward(self, loss: Tensor) -> None:
+        self.events.append("exchanged" if self.exchanging else "kept")
+        loss.backward()
+
+
 def heard(events: list[str]) -> Callable[[Tensor], None]:
     """A `backward` that writes itself down."""
 

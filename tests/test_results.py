@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,15 +13,28 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def cost_page() -> ModuleType:
-    place = importlib.util.spec_from_file_location("cost_page", ROOT / "experiments" / "cost_page.py")
+def experiment(name: str) -> ModuleType:
+    place = importlib.util.spec_from_file_location(name, ROOT / "experiments" / f"{name}.py")
     assert place is not None
     assert place.loader is not None
     module = importlib.util.module_from_spec(place)
-    sys.modules["cost_page"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     place.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def cost_page() -> ModuleType:
+    return experiment("cost_page")
+
+
+def test_the_figures_of_the_scale_plan_are_those_of_the_record() -> None:
+    scale = experiment("scale")
+    record = json.loads((ROOT / "results" / "scale.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert len(record["commit"]) == 40
+    assert scale.table(record) in page
+    assert scale.scope_table(record) in page
 
 
 def test_the_cost_page_is_made_of_the_records(cost_page: ModuleType) -> None:

@@ -21,6 +21,7 @@ from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import Method, create, registry
 from observe import (
     Batch,
+    Exchanging,
     Padded,
     Wrapper,
     batch_of,
@@ -395,6 +396,19 @@ def test_each_backward_follows_one_pass_through_the_wrapper(name: str, family: s
         step(method, task, batch, epoch=epoch, backward=heard(events))
         assert events
         assert events == ["forward", "backward"] * (len(events) // 2)
+
+
+@every_method
+def test_gradients_are_exchanged_once_for_each_update_and_last_of_all(name: str) -> None:
+    method, task, batch = setting(name, "bert")
+    for epoch in epochs_of(name):
+        wrapper = Exchanging(task.model, [])
+        task.wrapped = wrapper
+        step(method, task, batch, epoch=epoch, backward=wrapper.backward)
+        told = [event for event in wrapper.events if event != "forward"]
+        updates = method.options().get("replays", 1)
+        assert told == ["kept"] * (len(told) - updates) + ["exchanged"] * updates
+        assert len(told) == (1 + method.options()["ascent_steps"] if name == "freelb" else updates)
 
 
 def counted(method: Method, task: ModelTask, batch: Batch, epoch: int) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """A method's file in a checkpoint, and which checkpoint of a run is whole."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from advreg.hf.checkpoint import METHOD_FILE, CheckpointError, last_whole_checkpoint, load_method, save_method
+from advreg.hf.ranks import method_file
 from advreg.methods import Standard
 from advreg.methods.base import MethodState, option
 
@@ -113,3 +115,61 @@ def test_other_folders_and_files_are_not_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-9").write_text("a file")
     assert last_whole_checkpoint(tmp_path) is None
     assert last_whole_checkpoint(tmp_path / "nowhere") is None
+
+
+# ---- many processes
+
+
+@dataclass
+class Dealing(Remembering):
+    """Remembers other things in each process, and says which states it was dealt anew from."""
+
+    def redealt(self, states: Iterable[MethodState]) -> MethodState:
+        return MethodState({"all": torch.cat([state.tensors["mine"] for state in states])}, {"dealt": "anew"})
+
+
+Dealing.name = "dealing"
+
+
+def saved_by(world: int, folder: Path) -> None:
+    for rank in reversed(range(world)):
+        method = Dealing()
+        method.kept = MethodState({"mine": torch.tensor([rank])}, {"rank": str(rank)})
+        save_method(method, folder, {"seconds": rank + 0.5}, rank, world)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_as_many_processes_each_get_back_what_was_theirs(world: int, tmp_path: Path) -> None:
+    saved_by(world, tmp_path / "checkpoint-1")
+    for rank in range(world):
+        method = Dealing()
+        assert load_method(method, tmp_path / "checkpoint-1", rank, world) == {"seconds": rank + 0.5}
+        assert method.kept.tensors["mine"].tolist() == [rank]
+        assert method.kept.facts == {"rank": str(rank)}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (4, 2), (2, 3)])
+def test_another_number_of_processes_is_dealt_what_all_had(before: int, after: int, tmp_path: Path) -> None:
+    saved_by(before, tmp_path)
+    for rank in range(after):
+        method = Dealing()
+        assert load_method(method, tmp_path, rank, after) == {"seconds": 0.5}
+        assert method.kept.tensors["all"].tolist() == list(range(before))
+        assert method.kept.facts == {"dealt": "anew"}
+
+
+def test_a_save_by_another_number_of_processes_takes_the_place_of_the_last(tmp_path: Path) -> None:
+    for world in (3, 1, 2):
+        saved_by(world, tmp_path)
+        assert len(list(tmp_path.glob("advreg_method*"))) == world
+
+
+def test_a_checkpoint_lacking_a_process_s_file_is_not_whole(tmp_path: Path) -> None:
+    for step in (4, 8):
+        saved_by(2, tmp_path / f"checkpoint-{step}")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-8"
+    (tmp_path / "checkpoint-8" / method_file(1, 2)).unlink()
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
+    with pytest.raises(CheckpointError, match=f"checkpoint-8 holds no {METHOD_FILE}"):
+        load_method(Dealing(), tmp_path / "checkpoint-8", 0, 2)

@@ -3,6 +3,7 @@
 import hashlib
 import random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import peft
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from advreg.core.shard import Shard
 from advreg.hf import survey as module
 from advreg.hf.data import IdCollator, Identified
-from advreg.hf.survey import sentence_vectors, survey, table_of
+from advreg.hf.survey import sentence_vectors, survey, table_of, token_checksum
 from advreg.hf.task import ModelTask, decoder_inputs
 from observe import Padded, features_of
 from tiny_models import FAMILIES, tiny, tiny_batch
@@ -241,3 +243,55 @@ def test_the_table_is_found_inside_peft_s_wrapper(settings: dict[str, Any]) -> N
     table = table_of(wrapped.get_base_model().get_input_embeddings())
     assert torch.equal(table, plain.get_input_embeddings().weight)
     assert not table.requires_grad
+
+
+# ---- many processes
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+def test_the_checksum_of_one_process_is_the_sum_over_many_and_changes_with_any_token(family: str) -> None:
+    def summed_over(world: int, rows: Any) -> int:
+        total = 0
+        for rank in range(world):
+            part = Shard(len(rows), rank, world)
+            with patch("advreg.hf.survey.summed", lambda value, device, world: value):  # each its own part alone
+                model = tiny(family)
+                found = survey(ModelTask(model), rows, Padded(model.config.pad_token_id), shard=part)
+            total += int(found.checksum, 16)
+        return total % 2**64
+
+    whole = int(surveyed(family, rows_of(family)).checksum, 16)
+    assert {summed_over(world, rows_of(family)) for world in (1, 2, 3)} == {whole}
+    known = {whole}
+    for index, place in ((0, 0), (0, -1), (3, 1), (6, 2)):
+        rows = rows_of(family)
+        rows[index]["input_ids"][place] += 1
+        known.add(summed_over(2, rows))
+    rows = rows_of(family)
+    rows[0], rows[2] = rows[2], rows[0]  # both of the first process of two
+    known.add(summed_over(2, rows))
+    rows = rows_of(family)
+    rows[1]["input_ids"].insert(0, rows[0]["input_ids"].pop())
+    known.add(summed_over(2, rows))
+    assert len(known) == 7
+
+
+def test_streams_that_change_places_change_the_checksum() -> None:
+    ids, counts, tokens = range(2), torch.tensor([1, 2]), torch.tensor([5, 6, 7])
+    assert token_checksum(0, ids, counts, tokens) != token_checksum(1, ids, counts, tokens)
+
+
+def test_a_process_sees_its_own_samples_in_the_order_of_their_ids() -> None:
+    whole, part = surveyed("bert", rows_of("bert")), Shard(7, 1, 3)
+    with patch("advreg.hf.survey.summed", lambda value, device, world: value):
+        mine = survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), shard=part)
+    assert torch.equal(mine.lengths["tokens"], whole.lengths["tokens"][1::3])
+    assert torch.equal(mine.vectors["tokens"], whole.vectors["tokens"][1::3])
+    assert mine.shard == part
+    assert len(mine) == 2
+
+
+def test_fewer_samples_than_processes_are_refused_in_all_of_them() -> None:
+    for rank in range(3):
+        with pytest.raises(ValueError, match="must have a sample for each of 3 processes, got 2; start fewer"):
+            survey(ModelTask(tiny("bert")), rows_of("bert")[:2], Padded(0), shard=Shard(2, rank, 3))

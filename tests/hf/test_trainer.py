@@ -671,6 +671,22 @@ def test_an_optimizer_that_updates_inside_the_backward_pass_is_refused(tmp_path:
         trainer.train()
 
 
+def test_ways_to_spread_the_weights_that_cannot_work_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(tmp_path, method_of("r3f"))
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ValueError, match="trains under DDP and FSDP2, got DeepSpeed, with which it is untested"):
+        trainer.train()
+    trainer.is_deepspeed_enabled, trainer.is_fsdp_enabled = False, True
+    with pytest.raises(ValueError, match="fsdp_config must have 'version': 2, got 1, which hides the weights"):
+        trainer.train()
+    monkeypatch.setattr(type(trainer.accelerator), "is_fsdp2", True)
+    trainer.args.fp16 = True
+    with pytest.raises(ValueError, match=r"fp16 must be off under FSDP: .* would wait for ever; train in bf16"):
+        trainer.train()
+
+
 def test_the_site_reaches_the_task(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, method_of("r3f"), given={"site": "block"})
     trainer.train()

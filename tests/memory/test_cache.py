@@ -14,6 +14,7 @@ from torch import Tensor
 from advreg.core.ascent import Ascent, ascend
 from advreg.core.ball import Ball, Norm, Start
 from advreg.core.perturbation import Perturbation
+from advreg.core.shard import Shard
 from advreg.memory.cache import PerturbationCache, cache_bytes
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
@@ -504,3 +505,31 @@ def test_slots_that_were_found_are_read_without_being_looked_up_again() -> None:
     assert slots.tolist() == [0, 1, 2, 3]
     for stream in SIZES:
         assert same(real(cache.read(ids, like, slots), stream), rows[stream])
+
+
+# ---- one of many processes
+
+
+def test_a_process_without_a_cached_sample_keeps_what_it_found_and_reads_zeros() -> None:
+    shard = Shard(12, 3, 6)  # samples 3 and 9
+    none = torch.tensor([], dtype=torch.int64)
+    cache = PerturbationCache(none, shard, {"tokens": torch.tensor([2, 2])}, {"tokens": 2})
+    delta = perturbation([torch.ones(2, 2)])
+    assert cache.write(torch.tensor([9]), delta, 0.5, Ball(100.0), 0) is delta
+    assert not cache.read(torch.tensor([9]), delta).values["tokens"].any()
+    assert cache.known(torch.tensor([3, 9])).tolist() == [False, False]
+    assert cache.complete
+    assert cache.groups(8) == []
+
+
+@pytest.mark.parametrize("tier", ["device", "disk"])
+def test_a_process_s_samples_are_found_by_their_ids_in_the_whole_data(tier: Tier) -> None:
+    shard = Shard(11, 2, 3)  # samples 2, 5 and 8
+    lengths = {"tokens": torch.tensor([1, 2, 3])}
+    cache = PerturbationCache(torch.tensor([2, 8]), shard, lengths, {"tokens": 2}, place=Place(tier=tier))
+    delta = perturbation([torch.full((size, 2), float(size)) for size in (3, 2, 1)])
+    cache.write(torch.tensor([8, 5, 2]), delta, 0.5, Ball(100.0), 4)
+    found = cache.read(torch.tensor([2, 8]), perturbation([torch.zeros(1, 2), torch.zeros(3, 2)]))
+    assert same(real(found), [torch.ones(1, 2), torch.full((3, 2), 3.0)])
+    assert cache.state_dict()["ids"].tolist() == [2, 8]
+    assert sorted(torch.cat(cache.groups(3)).tolist()) == [2, 8]

@@ -32,6 +32,13 @@ def test_without_a_word_a_model_on_a_cpu_may_use_half_of_the_available_memory(
     assert device_budget(torch.device("cpu")) == 4_000
 
 
+def test_the_processes_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = type("Memory", (), {"available": 8_000})
+    monkeypatch.setattr(tiers.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert host_budget() == 1_000
+
+
 def test_a_mapped_tensor_reads_and_writes_as_any_other_and_begins_with_zeros(tmp_path: Path) -> None:
     mapped = mapped_zeros((5, 3), torch.float32, str(tmp_path))
     assert mapped.shape == (5, 3)

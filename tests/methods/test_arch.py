@@ -1,22 +1,26 @@
 import math
 import re
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import naive
 from advreg.core.schedule import Clock
+from advreg.core.shard import Shard
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
-from advreg.methods import Method, create, registry
+from advreg.methods import Arch, Method, create, registry
 from naive import Inner, Rows
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take, watched
+from padded import perturbation
 
 INNER = {"radius": 0.5, "ascent_steps": 2, "step_size": 0.4, "weight": 2.0}
 SETTINGS = INNER | {"refresh_every": 2, "ema": 0.4, "cache_fraction": 0.5, "neighbours": 2}
@@ -497,3 +501,84 @@ def test_what_a_coarser_cache_gives_back_is_close_and_inside_the_ball(dtype: str
 def test_arch_suggests_the_close_name_of_an_option() -> None:
     with pytest.raises(ValueError, match=r"method 'arch' has no option 'neighbors' \(did you mean 'neighbours'\?\)"):
         create("arch", neighbors=1)
+
+
+# ---- many processes
+
+
+def shard_corpus(rank: int, world: int, size: int = 24) -> Corpus:
+    """What one process of several has seen of a corpus whose sentences have two tokens."""
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(size, 4, generator=generator)[rank::world]
+    lengths = torch.full((len(vectors),), 2)
+    part = Shard(size, rank, world)
+    return Corpus({"tokens": lengths}, {"tokens": 2}, {"tokens": vectors}, f"{rank}/{world}", part, "sum")
+
+
+def prepared_on(rank: int, world: int, **options: Any) -> Arch:
+    arch = Arch(cache_fraction=0.5, neighbour_scope="shard", **options)
+    arch.prepare(shard_corpus(rank, world), 0, torch.device("cpu"))
+    return arch
+
+
+def test_the_cache_set_is_the_same_however_many_processes_share_it() -> None:
+    whole = prepared_on(0, 1).cache.ids.tolist()
+    assert len(whole) == 12
+    for world in (2, 3):
+        parts = [prepared_on(rank, world).cache.ids.tolist() for rank in range(world)]
+        assert sorted(index for part in parts for index in part) == whole
+        assert all(index % world == rank for rank, part in enumerate(parts) for index in part)
+
+
+def test_neighbours_within_a_shard_are_the_nearest_of_its_own_cached_samples() -> None:
+    for rank in range(2):
+        arch, vectors = prepared_on(rank, 2), shard_corpus(rank, 2).vectors["tokens"]
+        cached = (arch.cache.ids // 2).tolist()
+        for row in set(range(12)) - set(cached):
+            scores = [float(torch.cosine_similarity(vectors[row], vectors[other], dim=0)) for other in cached]
+            assert arch.state().tensors["neighbours.tokens"][row].tolist() == [scores.index(max(scores))]
+
+
+def test_a_process_with_too_few_cached_samples_of_its_own_is_told_where_there_are_more() -> None:
+    with pytest.raises(ValueError, match=r"cached samples \(\d\), got 13; .* in process 1, or set neighbour_scope"):
+        prepared_on(1, 2, neighbours=13)
+
+
+def test_a_sample_of_another_process_is_refused_naming_both() -> None:
+    arch = prepared_on(1, 2)
+    zeros = perturbation([torch.zeros(2, 2)])
+    with pytest.raises(IndexError, match="sample id 4 belongs to process 0 of 2, but came to process 1; take batches"):
+        arch.recall(torch.tensor([4]), zeros)
+    with pytest.raises(IndexError, match=r"sample id 25 is not in the data the method was prepared with \(0–23\)"):
+        arch.recall(torch.tensor([25]), zeros)
+    arch.recall(torch.tensor([5]), zeros)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (4, 2), (2, 3)])
+def test_no_perturbation_is_lost_when_the_number_of_processes_changes(before: int, after: int) -> None:
+    kept: dict[int, Tensor] = {}
+    states = []
+    for rank in range(before):
+        arch = prepared_on(rank, before, ema=0.0, radius=100.0)
+        for index in arch.cache.ids.tolist():
+            delta = perturbation([torch.randn(2, 2)])
+            kept[index] = delta.values["tokens"][0]
+            arch.cache.write(torch.tensor([index]), delta, 0.0, arch.ball, epoch=3)
+        states.append(arch.state())
+    found: dict[int, Tensor] = {}
+    for rank in range(after):
+        arch = prepared_on(rank, after, ema=0.0, radius=100.0)
+        arch.load_state(arch.redealt(iter(states)))
+        for index in arch.cache.ids.tolist():
+            found[index] = arch.recall(torch.tensor([index]), perturbation([torch.zeros(2, 2)])).values["tokens"][0]
+    assert len(kept) == 12
+    assert set(found) == set(kept)
+    assert all(torch.equal(found[index], kept[index]) for index in kept)
+
+
+def test_data_that_changed_between_runs_of_other_numbers_of_processes_are_noticed() -> None:
+    states = [prepared_on(rank, 2).state() for rank in range(2)]
+    arch = Arch(cache_fraction=0.5, neighbour_scope="shard")
+    arch.prepare(replace(shard_corpus(0, 1), checksum="other"), 0, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"training data differs .* \(its checksum changed\)"):
+        arch.redealt(iter(states))

@@ -7,7 +7,7 @@ import naive
 from advreg.core.schedule import Clock
 from advreg.hf.task import ModelTask
 from advreg.methods import create
-from observe import batch_of, close, exact, gradients, step, take, watched
+from observe import Exchanging, batch_of, close, exact, gradients, step, take, watched
 
 RATE = 0.05
 SETTINGS = {"replays": 3, "radius": 0.015, "step_size": 0.01, "norm": "linf", "scope": "token", "step_rule": "sign"}
@@ -109,3 +109,15 @@ def test_freeat_refuses_bad_values(option: str, value: object, message: str) -> 
 def test_freeat_suggests_the_close_name_of_an_option() -> None:
     with pytest.raises(ValueError, match=r"'freeat' has no option 'replay' \(did you mean 'replays'\?\); it has"):
         create("freeat", replay=3)
+
+
+def test_the_micro_batches_of_a_group_exchange_their_gradients_once_per_replay() -> None:
+    model = exact("bert")
+    task, loop, batch = ModelTask(model), Loop(model), batch_of("bert")
+    wrapper = Exchanging(model, [])
+    task.wrapped = wrapper
+    method = create("freeat", **SETTINGS)
+    for number, rows in enumerate(([0, 1], [2], [3])):
+        method.step(task, take(batch, rows), Clock(0, 0, number == 2), wrapper.backward, loop.update)
+    told = [event for event in wrapper.events if event != "forward"]
+    assert told == ["kept", "kept", "exchanged"] * SETTINGS["replays"]  # type: ignore[operator]

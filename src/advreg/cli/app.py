@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-console = Console()
+console = Console(quiet=os.environ.get("RANK", "0") != "0")  # of many processes one speaks
 
 
 def user_errors() -> tuple[type[BaseException], ...]:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from advreg.cli.saying import Notices
 from advreg.cli.train import leave_card, relative_time
+from advreg.hf.ranks import process_count
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
@@ -113,6 +114,11 @@ def train_translation(
         console: to print on.
     """
     settings = read_translation_settings(config, given, training)
+    if process_count() > 1:
+        raise ValueError(
+            f"advreg train --task {settings.task} runs in one process, got {process_count()}; start it without "
+            "torchrun, or train in Python with advreg.hf.batching.TokenBudgetTrainer, which runs in many"
+        )
     folder = choose_folder(settings, resume)
     quiet_libraries()
     notices = Notices(console)

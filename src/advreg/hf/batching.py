@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.data_loader import prepare_data_loader
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, Dataset
 
 from advreg.hf.task import IGNORED
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer
@@ -252,18 +251,7 @@ class TokenBudgetMixin(AdversarialMixin):
         self.batches = batches
 
     def get_train_dataloader(self) -> Any:
-        """As the stock one, but batches come from the sampler, which knows of processes and epochs itself."""
-        loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
-            batch_sampler=self.batches,
-            collate_fn=self._collator(),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-        )
-        return prepare_data_loader(
-            loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True
-        )
+        return self._loader(self.batches)
 
 
 class TokenBudgetTrainer(TokenBudgetMixin, AdversarialSeq2SeqTrainer):

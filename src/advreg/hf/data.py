@@ -139,7 +139,10 @@ def _positions(core: Any) -> int | None:
 _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
-def in_batches(dataset: Sized, collator: Callable[[Features], Any], size: int) -> Iterator[dict[str, Any]]:
-    """The dataset in order, collated."""
-    for first in range(0, len(dataset), size):
-        yield collator([dataset[index] for index in range(first, min(first + size, len(dataset)))])
+def in_batches(
+    dataset: Sized, collator: Callable[[Features], Any], size: int, indices: range | None = None
+) -> Iterator[dict[str, Any]]:
+    """The dataset in order, or these samples of it, collated."""
+    indices = range(len(dataset)) if indices is None else indices
+    for first in range(0, len(indices), size):
+        yield collator([dataset[index] for index in indices[first : first + size]])

@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from advreg.hf.arguments import training_arguments
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.health import forget_peak, save_health
+from advreg.hf.ranks import first_decides
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods.base import Method
 
@@ -76,7 +77,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     """
     trainer = _trainer(job)
     report_steps(trainer, on_step)
-    checkpoint = last_whole_checkpoint(job.folder) if resume else None
+    checkpoint = first_decides(lambda: last_whole_checkpoint(job.folder)) if resume else None
     forget_peak()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     scores = trainer.evaluate()

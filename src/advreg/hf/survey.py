@@ -6,15 +6,19 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from advreg.core.shard import Shard
 from advreg.hf.data import Features, Sized, in_batches
 from advreg.hf.injection import bare, find_sites
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
+from advreg.memory.exchange import summed
 
 _SAMPLES_AT_ONCE = 256
 _FETCHED_AT_ONCE = 2**24  # numbers that wait on the model's device, 64 MiB, so that it is not waited for in each batch
@@ -25,6 +29,7 @@ def survey(
     dataset: Sized,
     collator: Callable[[Features], Any],
     advance: Callable[[int], None] | None = None,
+    shard: Shard | None = None,
 ) -> Corpus:
     """Pass over the data set in the order of its ids, once, keeping of each batch no more than the Corpus holds.
 
@@ -33,28 +38,36 @@ def survey(
         dataset: the training samples; sample i has id i.
         collator: makes a batch of them, as in training.
         advance: called with the number of samples done since the last call, for a progress bar.
+        shard: the samples to see, of this process; all processes must call. None: all samples there are.
     """
-    size = len(dataset)
-    if size == 0:
+    shard = Shard(len(dataset)) if shard is None else shard
+    size = len(shard)
+    if shard.size == 0:
         raise ValueError("the training set must have at least one sample, got none")
+    if shard.size < shard.world:
+        raise ValueError(
+            f"the training set must have a sample for each of {shard.world} processes, got {shard.size}; start fewer"
+        )
+    device = bare(task.model).device
     # float32 once instead of in each batch; nothing where it is float32 already
     tables = {stream: table_of(module).float() for stream, module in find_sites(task.model, "tokens").items()}
     lengths = {stream: torch.empty(size, dtype=torch.int64) for stream in tables}
     vectors = {stream: _HostRows(size, table.shape[1]) for stream, table in tables.items()}
     digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
     widths: dict[str, int] = {}
-    done = 0
+    done, checksum = 0, 0
     with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
-        for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE):
-            widths = widths or task.widths(to_device(batch, bare(task.model).device))
+        for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE, shard.ids):
+            widths = widths or task.widths(to_device(batch, device))
             rows = len(batch["input_ids"])
             _check_rows(rows, min(_SAMPLES_AT_ONCE, size - done))
-            for stream, (ids, mask) in task.tokens(batch).items():
+            for number, (stream, (ids, mask)) in enumerate(task.tokens(batch).items()):
                 real, counts = ids[mask], mask.sum(1)
                 lengths[stream][done : done + rows] = counts
                 vectors[stream].append(mean_rows(tables[stream], real, counts))
                 for digest, part in zip(digests[stream], (counts, real), strict=True):
                     digest.update(part.to("cpu", torch.int64).numpy().tobytes())
+                checksum += token_checksum(number, shard.ids[done : done + rows], counts.cpu(), real.cpu())
             done += rows
             if advance is not None:
                 advance(rows)
@@ -63,6 +76,8 @@ def survey(
         dict(widths),
         {stream: rows.finish() for stream, rows in vectors.items()},
         combined(digest for pair in digests.values() for digest in pair),
+        shard,
+        f"{summed(checksum, device, shard.world):016x}",
     )
 
 
@@ -109,6 +124,32 @@ def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
     begins = (counts.cumsum(0) - counts).to(table.device)
     tokens = tokens.to(table.device, torch.int64)
     return F.embedding_bag(tokens, table, begins, mode="mean")  # never (B, T, d)
+
+
+def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> int:
+    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits: the same whoever adds which samples up.
+
+    Args:
+        stream: its number.
+        ids: of the samples.
+        counts: real tokens of each.
+        tokens: of all of them, end to end.
+    """
+    lengths = counts.numpy()
+    sample = np.repeat(np.asarray(ids, dtype=np.uint64), lengths)
+    place = np.arange(len(sample), dtype=np.uint64) - np.repeat(lengths.cumsum() - lengths, lengths).astype(np.uint64)
+    mixed = _scrambled(np.full_like(sample, stream))
+    for values in (sample, place, tokens.numpy().astype(np.uint64)):
+        mixed = _scrambled(mixed + values)
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64 bits in which every input bit moves every output bit (the end of splitmix64)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def combined(digests: Iterable[Any]) -> str:

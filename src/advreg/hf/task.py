@@ -314,7 +314,12 @@ class ModelTask:
                 self.model(**inputs)
         return seen
 
-    # ---- dropout and parameters
+    # ---- gradients, dropout and parameters
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        # DDP has it; FSDP exchanges in each pass, for what it would keep until the last is what it is there to save
+        context: AbstractContextManager[None] = getattr(self.wrapped, "no_sync", nullcontext)()
+        return context
 
     @contextmanager
     def dropout(self, mode: Dropout) -> Iterator[None]:

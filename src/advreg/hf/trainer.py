@@ -8,25 +8,33 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from accelerate.data_loader import prepare_data_loader
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock
+from advreg.core.shard import Shard
 from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
+from advreg.hf.ranks import method_files
+from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
 from advreg.memory.corpus import Corpus
@@ -36,6 +44,8 @@ from advreg.methods.standard import Standard
 logger = logging.getLogger(__name__)
 
 _FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
+
+_STRATEGIES = ("random", "sequential", "group_by_length")
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
@@ -83,6 +93,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                 f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
                 "inside the backward pass; choose adamw_torch or another"
             )
+        self._refuse_sharding()
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
@@ -95,15 +106,43 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         finally:
             self._task.release()
 
+    def _refuse_sharding(self) -> None:
+        """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
+        if self.is_deepspeed_enabled:
+            raise ValueError("advreg trains under DDP and FSDP2, got DeepSpeed, with which it is untested; use either")
+        if not self.is_fsdp_enabled:
+            return
+        if not self.accelerator.is_fsdp2:
+            raise ValueError("fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent")
+        if self.method.needs_whole_weights:
+            raise ValueError(
+                f"{self.method.needs_whole_weights} of {self.method.name} must be off under FSDP: it needs all weights "
+                "in every process; turn it off, or train under DDP"
+            )
+        if self.args.fp16:
+            raise ValueError(
+                "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process that repeats alone "
+                "would wait for ever; train in bf16"
+            )
+
     def _prepare_method(self) -> None:
         """Let the method see the training set once."""
-        with progress_bar(not self.args.disable_tqdm) as progress:
+        with self._progress_bar() as progress:
             self.method.prepare(self._survey(progress), self.args.seed, self.args.device, progress)
+
+    def _progress_bar(self) -> AbstractContextManager[Progress]:
+        """Of many processes one shows how far it is."""
+        return progress_bar(not self.args.disable_tqdm and self.is_world_process_zero())
 
     def _survey(self, progress: Progress) -> Corpus:
         """What the method may know of the training set."""
-        advance = counting(progress, "surveying the data", len(self.train_dataset))
-        return survey(self.task, self.train_dataset, self._collator(), advance)
+        shard = self._shard()
+        advance = counting(progress, "surveying the data", len(shard))
+        return survey(self.task, self.train_dataset, self._collator(), advance, shard)
+
+    def _shard(self) -> Shard:
+        """The training samples of this process."""
+        return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
 
     def _collator(self) -> Any:
         """The collator, for samples that have texts beside the token ids too."""
@@ -154,6 +193,49 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         super()._set_signature_columns_if_needed()
         if SAMPLE_ID not in self._signature_columns:
             self._signature_columns.append(SAMPLE_ID)
+
+    # ---- the data
+
+    def get_train_dataloader(self) -> Any:
+        """The stock one; of many processes each has its own samples, for the whole run."""
+        if self.args.world_size == 1 or isinstance(self.train_dataset, IterableDataset):
+            return super().get_train_dataloader()
+        return self._loader(self._shard_batches())
+
+    def _shard_batches(self) -> ShardBatches:
+        strategy = str(getattr(self.args.train_sampling_strategy, "value", self.args.train_sampling_strategy))
+        check_choice("train_sampling_strategy with several processes", strategy, _STRATEGIES)
+        shard = self._shard()
+        return ShardBatches(
+            shard,
+            self.args.train_batch_size,
+            self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            shuffle=strategy != "sequential",
+            drop_last=self.args.dataloader_drop_last,
+            lengths=self._lengths(shard) if strategy == "group_by_length" else None,
+        )
+
+    def _lengths(self, shard: Shard) -> NDArray[np.int64]:
+        """Tokens of each sample of a shard."""
+        column = self.args.length_column_name
+        if column in (getattr(self.train_dataset, "column_names", None) or ()):
+            return np.asarray(self.train_dataset[column][shard.rank :: shard.world], dtype=np.int64)
+        return np.array([len(self.train_dataset[index]["input_ids"]) for index in shard.ids], dtype=np.int64)
+
+    def _loader(self, batches: Any) -> Any:
+        """As the stock one, but batches come from a sampler that knows of processes and epochs itself."""
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset,
+            batch_sampler=batches,
+            collate_fn=self._collator(),
+            num_workers=self.args.dataloader_num_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+        )
+        return prepare_data_loader(
+            loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True
+        )
 
     # ---- the step
 
@@ -210,7 +292,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
         clock = Clock(self._epoch, self.state.global_step)
         begun = time.perf_counter()
-        with progress_bar(not self.args.disable_tqdm) as progress:
+        with self._progress_bar() as progress:
             self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
         self.timer.spend(time.perf_counter() - begun)
 
@@ -266,8 +348,13 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the means since the last log to a training log, so that every tracker shows them."""
         if "loss" in logs:
-            for name, values in self._measured.items():
-                logs[name] = float(torch.stack([value.float().cpu() for value in values]).mean())
+            means = [
+                torch.stack([value.float().cpu() for value in values]).mean() for values in self._measured.values()
+            ]
+            if means and self.args.world_size > 1:  # as the Trainer does with its own ``loss``
+                mine = torch.stack(means).to(self.args.device)
+                means = list(self.accelerator.reduce(mine, "mean").cpu())
+            logs.update(zip(self._measured, map(float, means), strict=True))
             self._measured.clear()
         super().log(logs, *args, **kwargs)
 
@@ -276,11 +363,21 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         spent = {"seconds": self.timer.seconds, "updates": self.timer.updates}
-        save_method(self.method, Path(output_dir), asdict(self.passes) | spent)
+        process = self.args.process_index, self.args.world_size
+        save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            tally = load_method(self.method, Path(checkpoint))
+            tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
+            before = len(method_files(Path(checkpoint)))
+            if before != self.args.world_size and self.is_world_process_zero():
+                logger.warning(
+                    "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
+                    "their samples belong to now; what is left of an epoch that had begun comes in another order",
+                    Path(checkpoint).name,
+                    before,
+                    self.args.world_size,
+                )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -288,20 +385,31 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A save that fails (a full disk) costs that save, not the run."""
         best = self.state.best_model_checkpoint
+        failure: Exception | None = None
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
                 raise
+            failure = error
+        failed = self._processes_that(failure is not None)
+        if failed:
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            shutil.rmtree(folder, ignore_errors=True)
+            if self.args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)
             self.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
                 "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
                 "save_total_limit",
                 folder.name,
-                error,
+                failure or f"{failed} of {self.args.world_size} processes could not write their part",
             )
+
+    def _processes_that(self, are: bool) -> int:
+        """How many processes say so."""
+        if self.args.world_size == 1:
+            return int(are)
+        return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
 class _Watch(TrainerCallback):

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from advreg.core.progress import Progress
+from advreg.core.shard import Shard
 from advreg.hf.arguments import training_arguments
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
@@ -218,11 +219,14 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
         corpus = super()._survey(progress)
         if self.job.neighbours is None:
             return corpus
-        vectors = other_vectors(self.job.neighbours, self.train_dataset, self._collator(), tuple(corpus.vectors))
+        collator, streams = self._collator(), tuple(corpus.vectors)
+        vectors = other_vectors(self.job.neighbours, self.train_dataset, collator, streams, corpus.shard)
         return dataclasses.replace(corpus, vectors=vectors)
 
 
-def other_vectors(path: Path, dataset: Any, collator: Any, streams: Sequence[str]) -> dict[str, Tensor]:
+def other_vectors(
+    path: Path, dataset: Any, collator: Any, streams: Sequence[str], shard: Shard | None = None
+) -> dict[str, Tensor]:
     """Sentence vectors from other embeddings than the model's.
 
     Args:
@@ -230,9 +234,11 @@ def other_vectors(path: Path, dataset: Any, collator: Any, streams: Sequence[str
             tensor (samples, width) for each stream.
         dataset, collator: the training samples and what makes a batch of them.
         streams: ``encoder`` and ``decoder``.
+        shard: the samples of this process; none: all.
     """
+    shard = Shard(len(dataset)) if shard is None else shard
     if path.is_dir():
-        return dict(survey(ModelTask(load_any(str(path))), dataset, collator).vectors)
+        return dict(survey(ModelTask(load_any(str(path))), dataset, collator, shard=shard).vectors)
     try:
         with safe_open(str(path), framework="pt") as file:
             found = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -247,7 +253,7 @@ def other_vectors(path: Path, dataset: Any, collator: Any, streams: Sequence[str
                 f"{path}: must hold '{stream}', a vector for each of the {len(dataset)} training samples, got "
                 f"{shape if shape is not None else ', '.join(found) or 'nothing'}"
             )
-    return {stream: found[stream] for stream in streams}
+    return {stream: found[stream][shard.rank :: shard.world] for stream in streams}
 
 
 def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation, blank_padding
+from advreg.core.shard import Shard
 from advreg.memory.codec import CacheDtype, Codec, Parts, bytes_per_row, codec_for
 from advreg.memory.courier import Bundle, Courier
 from advreg.memory.late import LateCheck
@@ -101,8 +102,8 @@ class PerturbationCache:
 
     Args:
         ids: the cached samples' ids, (A,); all other ids are simply not cached.
-        size: n, the number of samples there are.
-        lengths: per stream, the number of real tokens of every sample, (n,).
+        shard: the samples there are, n of them; or n itself, where one process has them all.
+        lengths: per stream, the number of real tokens of each of these samples, (n,).
         widths: per stream, the width D of a row.
         dtype: how rows are stored: float32, float16, bfloat16, int8 or int4 (the last two with a scale per row).
         place: where the rows live; see :class:`~advreg.memory.tiers.Place`.
@@ -111,22 +112,23 @@ class PerturbationCache:
     def __init__(
         self,
         ids: Tensor,
-        size: int,
+        shard: Shard | int,
         lengths: Mapping[str, Tensor],
         widths: Mapping[str, int],
         dtype: CacheDtype = "float32",
         place: Place | None = None,
     ) -> None:
         self.place = place or Place()
-        self.size = size
+        self.shard = Shard(shard) if isinstance(shard, int) else shard
         device = self.device
         self.ids = ids.to(device, torch.int64)
-        self.slot_of = torch.full((size,), -1, dtype=torch.int32, device=device)
-        self.slot_of[self.ids] = torch.arange(len(ids), dtype=torch.int32, device=device)
+        rows = self.shard.rows(self.ids)
+        self.slot_of = torch.full((len(self.shard),), -1, dtype=torch.int32, device=device)
+        self.slot_of[rows] = torch.arange(len(ids), dtype=torch.int32, device=device)
         self.written_at = torch.full((len(ids),), -1, dtype=torch.int64, device=device)  # epoch; −1 is never
         self.sample_lengths = {stream: length.to(device, torch.int32) for stream, length in lengths.items()}
         self._store = {
-            stream: RowStore(length[ids.to(length.device)], widths[stream], dtype, self.place)
+            stream: RowStore(length[rows.to(length.device)], widths[stream], dtype, self.place)
             for stream, length in lengths.items()
         }
         self._complete = False
@@ -145,8 +147,8 @@ class PerturbationCache:
 
     def slots(self, ids: Tensor) -> Tensor:
         """Where each sample lives in the cache, (B,); −1 for a sample that is not cached."""
-        self._require(ids, (ids >= 0) & (ids < self.size))
-        return self.slot_of[ids.to(self.device)].long()
+        self._require(ids)
+        return self.slot_of[self.shard.rows(ids.to(self.device))].long()
 
     def known(self, ids: Tensor) -> Tensor:
         """Which samples have a δ in the cache, (B,)."""
@@ -155,7 +157,8 @@ class PerturbationCache:
 
     def groups(self, tokens: int) -> list[Tensor]:
         """All cached ids, samples of like length together, in groups that pad to at most ``tokens`` per stream."""
-        longest = torch.stack([length[self.ids].cpu() for length in self.sample_lengths.values()]).amax(0)
+        rows = self.shard.rows(self.ids)
+        longest = torch.stack([length[rows].cpu() for length in self.sample_lengths.values()]).amax(0)
         order = longest.argsort(descending=True, stable=True)
         ids, sizes = self.ids.cpu()[order], longest[order].clamp_min(1).tolist()
         groups, first = [], 0
@@ -186,14 +189,14 @@ class PerturbationCache:
             at_once: wait for the check; else a GPU's answer is looked at in the next step, or by :meth:`settle`.
         """
         near = ids.to(self.device)
-        fits = (near >= 0) & (near < self.size)
-        near = near.clamp(0, self.size - 1)
+        fits = self.shard.owns(near)
+        rows = self.shard.rows(near).clamp(0, len(self.shard) - 1)
         for stream, mask in like.masks.items():
-            fits = fits & (mask.sum(1) == self.sample_lengths[stream][near])
+            fits = fits & (mask.sum(1) == self.sample_lengths[stream][rows])
         self._check.put(fits.all(), lambda: self._require_data(ids, like.masks))
         if at_once:
             self._check.settle()
-        return self.slot_of[near].long()
+        return self.slot_of[rows].long()
 
     def settle(self) -> None:
         """Look at the last check that was not waited for."""
@@ -211,10 +214,10 @@ class PerturbationCache:
 
     def recall(self, ids: Tensor) -> Perturbation:
         """δ_i of these samples in float32, real tokens first: for those who have no batch of them at hand."""
-        near = ids.to(self.device)
+        rows = self.shard.rows(ids.to(self.device))
         masks, zeros = {}, {}
         for stream, store in self._store.items():
-            lengths = self.sample_lengths[stream][near]
+            lengths = self.sample_lengths[stream][rows]
             masks[stream] = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
             zeros[stream] = torch.zeros(*masks[stream].shape, store.width, device=self.device)
         return self.read(ids, Perturbation(zeros, masks))
@@ -227,6 +230,8 @@ class PerturbationCache:
         """
         slots = self.find(ids, delta)
         self._require_finite(ids, delta)
+        if len(self.ids) == 0:
+            return delta
         old = self._read(ids, slots, delta)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
         fresh = ball.project(blend).where(self._written(slots) >= 0, delta)
@@ -240,6 +245,10 @@ class PerturbationCache:
     def means(self, stream: str, slots: Tensor) -> Tensor:
         """Mean row of each of these cached samples, (..., D)."""
         return self._store[stream].read_means(slots)
+
+    def stored_means(self, stream: str) -> tuple[Codec, Parts]:
+        """The mean rows of all cached samples as they are stored, and how."""
+        return self._store[stream].mean_codec, self._store[stream].means
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that changes in training, as tensors."""
@@ -268,6 +277,8 @@ class PerturbationCache:
         self._complete = False
 
     def _read(self, ids: Tensor, slots: Tensor, like: Perturbation) -> Perturbation:
+        if len(self.ids) == 0:  # the cache set is small, and of many processes this one has none of it
+            return like.map(lambda values, _: torch.zeros_like(values))
         if self._courier is None:
             values = {
                 stream: self._store[stream].read(slots, like.masks[stream], zeros.dtype)
@@ -285,7 +296,7 @@ class PerturbationCache:
 
     def _gather(self, ids: Tensor) -> Bundle:
         """The rows of these samples in every stream, on the host."""
-        slots = self._slot_of_on_host[ids].long()
+        slots = self._slot_of_on_host[self.shard.rows(ids)].long()
         return {
             f"{stream}.{name}": part
             for stream, store in self._store.items()
@@ -305,21 +316,29 @@ class PerturbationCache:
 
     def _written(self, slots: Tensor) -> Tensor:
         """Epoch in which these slots were last written, (B,); −1 for never, and for samples that are not cached."""
+        if len(self.ids) == 0:
+            return slots
         return torch.where(slots >= 0, self.written_at[slots.clamp_min(0)], -1)
 
-    def _require(self, ids: Tensor, inside: Tensor) -> None:
-        if not bool(inside.all()):
+    def _require(self, ids: Tensor) -> None:
+        shard = self.shard
+        for stranger in ids[~shard.owns(ids)][:1].tolist():
+            if 0 <= stranger < shard.size:
+                raise IndexError(
+                    f"sample id {stranger} belongs to process {stranger % shard.world} of {shard.world}, but came to "
+                    f"process {shard.rank}; take batches from advreg.hf.sharding.ShardBatches, as the trainers do"
+                )
             raise IndexError(
-                f"sample id {int(ids[~inside][0])} is not in the data the method was prepared with "
-                f"(0–{self.size - 1}); was the dataset changed after prepare()?"
+                f"sample id {stranger} is not in the data the method was prepared with "
+                f"(0–{shard.size - 1}); was the dataset changed after prepare()?"
             )
 
     def _require_data(self, ids: Tensor, masks: Mapping[str, Tensor]) -> None:
         """Ids and lengths must be those of the data the cache was made for."""
-        self.slots(ids)
-        ids = ids.to(self.device)
+        self._require(ids)
+        rows = self.shard.rows(ids.to(self.device))
         for stream, mask in masks.items():
-            now, then = mask.sum(1), self.sample_lengths[stream][ids]
+            now, then = mask.sum(1), self.sample_lengths[stream][rows]
             for which in (now != then).nonzero()[:1, 0].tolist():
                 raise ValueError(
                     f"sample id {int(ids[which])} has {int(now[which])} tokens in stream '{stream}', but had "

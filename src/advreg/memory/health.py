@@ -30,18 +30,27 @@ def memory_health(cache: PerturbationCache, ball: Ball, similarity: Sequence[His
     )
 
 
-def similarity_histograms(vectors: Mapping[str, Tensor], cached: Tensor, index: NeighbourIndex) -> list[Histogram]:
-    """Cosine similarity of uncached samples, up to a number of them, to their neighbours; a histogram per stream."""
-    size = len(next(iter(vectors.values())))
-    others = torch.ones(size, dtype=torch.bool)
-    others[cached] = False
+def similarity_histograms(
+    vectors: Mapping[str, Tensor], rows: Tensor, index: NeighbourIndex, anchors: Mapping[str, Tensor] | None = None
+) -> list[Histogram]:
+    """Cosine similarity of uncached samples, up to a number of them, to their neighbours; a histogram per stream.
+
+    Args:
+        vectors: sentence vectors of this process's samples, (n, d).
+        rows: which of them are cached, in the order of the cache's slots.
+        index: the neighbours.
+        anchors: the vectors its slots stand for, where they are not those of ``rows``.
+    """
+    others = torch.ones(len(next(iter(vectors.values()))), dtype=torch.bool)
+    others[rows] = False
     samples = spread_out(others.nonzero()[:, 0], _MOST_SAMPLES)
-    return [
-        Histogram.of(
-            stream, similarities(vector, cached, index.slots[stream], samples).flatten().tolist(), -1.0, 1.0, _BINS
-        )
-        for stream, vector in vectors.items()
-    ]
+    found = []
+    for stream, vector in vectors.items():
+        slots = index.slots[stream][samples.to(index.slots[stream].device)].long().cpu()  # (Q, K)
+        pool, places = (vector, rows[slots]) if anchors is None else (anchors[stream], slots)
+        alike = similarities(vector[samples.to(vector.device)], pool[places.to(pool.device)])
+        found.append(Histogram.of(stream, alike.flatten().tolist(), -1.0, 1.0, _BINS))
+    return found
 
 
 def spread_out(ids: Tensor, count: int) -> Tensor:
@@ -71,7 +80,7 @@ def _sizes(cache: PerturbationCache, ball: Ball, ids: Tensor) -> list[Histogram]
 
 
 def _is_short(cache: PerturbationCache, ids: Tensor) -> Tensor:
-    lengths = torch.stack([length.cpu()[ids] for length in cache.sample_lengths.values()])
+    lengths = torch.stack([length.cpu()[cache.shard.rows(ids)] for length in cache.sample_lengths.values()])
     return (lengths <= _LONGEST_SHOWN).all(0)
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from advreg.core.checks import check_choice
 from advreg.core.perturbation import Perturbation
-from advreg.memory.cache import PerturbationCache
+from advreg.core.shard import Shard
+from advreg.memory.lending import Lender
 
 NeighbourChoice = Literal["nearest", "random"]
 SearchMethod = Literal["auto", "exact", "faiss"]
@@ -321,17 +322,9 @@ def strangers(queries: int, anchors: int, count: int, generator: torch.Generator
     return found.cpu()
 
 
-def similarities(vectors: Tensor, cached: Tensor, slots: Tensor, samples: Tensor) -> Tensor:
-    """Cosine similarity of these samples to each of their neighbours, (Q, K), on the CPU.
-
-    Args:
-        vectors: sentence vectors of all samples, (n, d).
-        cached: ids of the cache set, (A,), in the order of the cache's slots.
-        slots: of the neighbours of every sample, (n, K).
-        samples: which samples, (Q,).
-    """
-    neighbours = vectors[cached[slots[samples].long()].to(vectors.device)]  # (Q, K, d)
-    mine = vectors[samples.to(vectors.device)][:, None]
+def similarities(vectors: Tensor, neighbours: Tensor) -> Tensor:
+    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on the CPU, (Q, K)."""
+    mine = vectors[:, None].to(neighbours.device)
     return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
 
 
@@ -342,7 +335,7 @@ def _check_count(count: int, anchors: int) -> None:
 
 @dataclass
 class NeighbourIndex:
-    """K_i for every sample and stream, as slots of the cache; each stream has its own neighbours.
+    """K_i for every sample and stream, as slots of a cache set; each stream has its own neighbours.
 
     Args:
         slots: per stream, (n, K). Rows of cached samples are never read.
@@ -362,60 +355,74 @@ class NeighbourIndex:
         device: torch.device | str | None = None,
         search: SearchMethod = "auto",
         advance: Advance | None = None,
+        anchors: Mapping[str, Tensor] | None = None,
+        shard: Shard | None = None,
     ) -> NeighbourIndex:
         """Find the neighbours once, before training; (n, K) int32 slots on the CPU, zero for the cached samples.
 
         Args:
             vectors: per stream, the sentence vectors, (n, d).
-            cached: ids of the cache set, (A,), in the order of the cache's slots.
+            cached: rows of the samples that are cached, (A,), in the order of the cache's slots.
             count: K.
             choice: ``"nearest"`` by cosine similarity; ``"random"`` is the paper's R-K-NN ablation.
             generator: source of the random choice.
             device: where to compare the vectors; by default where they are.
             search: how; see :func:`search`. What ``"auto"`` comes to is settled for all streams together.
             advance: called with the number of samples done since the last call; they are n − A for each stream.
+            anchors: per stream, the vectors to choose from, in the order of the slots; by default those of ``cached``.
+            shard: which samples these are; a random choice is the same however many processes make it.
         """
-        if count > len(cached):
+        size = len(next(iter(vectors.values())))
+        shard = Shard(size) if shard is None else shard
+        if anchors is None:
+            anchors = {stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()}
+        lenders = len(next(iter(anchors.values())))
+        if count > lenders:
+            remedy = "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
             raise ValueError(
-                f"neighbours must be at most the number of cached samples ({len(cached)}), got {count}; "
-                "lower neighbours or raise cache_fraction"
+                f"neighbours must be at most the number of cached samples ({lenders}), got {count}; "
+                f"lower neighbours or raise cache_fraction{remedy}"
             )
-        others = torch.ones(len(next(iter(vectors.values()))), dtype=torch.bool)
+        others = torch.ones(size, dtype=torch.bool)
         others[cached.cpu()] = False
         uncached = others.nonzero()[:, 0]
         device = torch.device(next(iter(vectors.values())).device if device is None else device)
         if choice == "nearest":
-            work = float(len(uncached)) * len(cached) * sum(vector.shape[1] for vector in vectors.values())
+            work = float(len(uncached)) * lenders * sum(vector.shape[1] for vector in vectors.values())
             search = choose_method(search, device, work)
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
-                found = strangers(len(uncached), len(cached), count, generator)
+                found = strangers(shard.size, lenders, count, generator)[shard.rank :: shard.world][uncached]
                 if advance is not None:
                     advance(len(uncached))
             else:
-                anchors = vector[cached.to(vector.device)]
-                found = _searched(search, vector, anchors, count, device, uncached, advance)
-            slots[stream] = torch.zeros(len(vector), count, dtype=torch.int32).index_copy_(0, uncached, found)
+                found = _searched(search, vector, anchors[stream], count, device, uncached, advance)
+            slots[stream] = torch.zeros(size, count, dtype=torch.int32).index_copy_(0, uncached, found)
         return cls(slots)
 
     def to(self, device: torch.device) -> NeighbourIndex:
         """The same on another device: where ids are looked up in every step."""
         return NeighbourIndex({stream: slots.to(device) for stream, slots in self.slots.items()})
 
-    def borrow(self, ids: Tensor, cache: PerturbationCache, like: Perturbation) -> Perturbation:
+    def borrow(self, rows: Tensor, lender: Lender, like: Perturbation) -> Perturbation:
         """δ_{i,ℓ} = mean over j ∈ K_i of the mean over ℓ′ of δ_{j,ℓ′}, the same at every real position ℓ.
 
         Neighbours that were never written do not count; a sample without any gets zero.
+
+        Args:
+            rows: where the samples of a batch stand in the index, (B,).
+            lender: has the neighbours' means.
+            like: the shape of the batch.
         """
         values = {}
         for stream, zeros in like.values.items():
-            slots = self.slots[stream][ids.to(self.slots[stream].device)].to(cache.device, torch.int64)  # (B, K)
-            means = cache.means(stream, slots)  # (B, K, D)
-            if cache.complete:
+            slots = self.slots[stream][rows.to(self.slots[stream].device)].to(lender.device, torch.int64)  # (B, K)
+            means = lender.means(stream, slots)  # (B, K, D)
+            if lender.complete:
                 mean = means.mean(1)
             else:
-                written = (cache.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
+                written = (lender.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
                 mean = (means * written).sum(1) / written.sum(1).clamp_min(1)
             values[stream] = zeros + mean.to(zeros.device, zeros.dtype)[:, None, :]
         return Perturbation(values, like.masks).map(lambda value, _: value)

@@ -84,8 +84,8 @@ def device_budget(device: torch.device, stated_gb: float | None = None) -> float
 
 
 def host_budget() -> float:
-    """Bytes a cache may take in host memory."""
-    return HOST_SHARE * float(psutil.virtual_memory().available)
+    """Bytes a cache may take in host memory, which the processes that torchrun started on this host share."""
+    return HOST_SHARE * float(psutil.virtual_memory().available) / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def _reserve(file: int, size: int) -> None:

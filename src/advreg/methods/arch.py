@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -13,12 +13,15 @@ from advreg.core.checks import check_choice, check_not_negative, check_share, ch
 from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, RefreshEvery
+from advreg.core.shard import Shard
 from advreg.health import Histogram, MemoryHealth
 from advreg.memory.cache import PerturbationCache, cache_bytes
 from advreg.memory.codec import CacheDtype
 from advreg.memory.corpus import Corpus
 from advreg.memory.health import memory_health, similarity_histograms
+from advreg.memory.lending import SharedMeans, assembled
 from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod
+from advreg.memory.redeal import joined, part_of
 from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, host_budget
 from advreg.methods.base import (
     Backward,
@@ -36,6 +39,7 @@ from advreg.methods.base import (
 from advreg.methods.options import AscentOptions
 
 Refresh = Literal["epoch", "sweep"]
+NeighbourScope = Literal["all", "shard"]
 
 
 @register("arch")
@@ -75,6 +79,9 @@ class Arch(AscentOptions, Method):
     neighbour_search: SearchMethod = option(
         "auto", "exact; faiss (approximate, CPU); auto: faiss only where exact is slow"
     )
+    neighbour_scope: NeighbourScope = option(
+        "all", "of many processes: all (means exchanged at each refresh), or shard: neighbours within a process"
+    )
     cache_dtype: CacheDtype = option("float32", "how rows are stored; int8 and int4 have a scale per row")
     cache_device: CacheDevice = option("auto", "where rows live: device, host memory, disk; auto: the first with room")
     cache_budget_gb: float | None = option(None, "GB on the device for auto; none: a quarter of what is free")
@@ -86,7 +93,10 @@ class Arch(AscentOptions, Method):
     _cache: PerturbationCache | None = field(default=None, init=False, repr=False)
     _neighbours: NeighbourIndex | None = field(default=None, init=False, repr=False)
     _similarity: list[Histogram] = field(default_factory=list, init=False, repr=False)
+    _shared: SharedMeans | None = field(default=None, init=False, repr=False)  # with several processes
+    _shared_at: int = field(default=-1, init=False, repr=False)  # epoch of the refresh whose means they are
     _fingerprint: str = field(default="", init=False, repr=False)
+    _checksum: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
 
     def __post_init__(self) -> None:
@@ -98,6 +108,7 @@ class Arch(AscentOptions, Method):
         check_whole("neighbours", self.neighbours, least=1)
         check_choice("neighbour_choice", self.neighbour_choice, get_args(NeighbourChoice))
         check_choice("neighbour_search", self.neighbour_search, get_args(SearchMethod))
+        check_choice("neighbour_scope", self.neighbour_scope, get_args(NeighbourScope))
         check_choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         check_choice("cache_device", self.cache_device, get_args(CacheDevice))
         if self.cache_budget_gb is not None:
@@ -118,6 +129,10 @@ class Arch(AscentOptions, Method):
             )
 
     @property
+    def needs_whole_weights(self) -> str:
+        return "refresh='sweep'" if self.refresh == "sweep" else ""  # processes sweep as many batches as they have
+
+    @property
     def schedule(self) -> RefreshEvery:
         return RefreshEvery(self.refresh_every)
 
@@ -129,46 +144,62 @@ class Arch(AscentOptions, Method):
 
     def prepare(self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None) -> None:
         """Draw the cache set X of ⌊n·p⌋ samples and find every other sample's neighbours in it (algorithm 2)."""
-        size = len(corpus)
-        count = int(size * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
+        shard = corpus.shard
+        count = int(shard.size * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
         if count == 0:
             raise ValueError(
-                f"cache_fraction {self.cache_fraction} of {size} samples caches none; make it {1.05 / size:.2g} or more"
+                f"cache_fraction {self.cache_fraction} of {shard.size} samples caches none; make it "
+                f"{1.05 / shard.size:.2g} or more"
             )
         generator = torch.Generator().manual_seed(seed)
-        cached = torch.randperm(size, generator=generator)[:count].sort().values
-        place = self._place(corpus, cached, device)
-        self._cache = PerturbationCache(cached, size, corpus.lengths, corpus.widths, self.cache_dtype, place)
-        self._fingerprint = corpus.fingerprint
-        self._swept_at = -1
-        self._neighbours, self._similarity = None, []
-        if count < size:
+        cached = torch.randperm(shard.size, generator=generator)[:count].sort().values
+        mine = cached[shard.owns(cached)]
+        rows = shard.rows(mine)
+        place = self._place(corpus, rows, device)
+        self._cache = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.cache_dtype, place)
+        self._fingerprint, self._checksum = corpus.fingerprint, corpus.checksum
+        self._swept_at = self._shared_at = -1
+        self._neighbours, self._shared, self._similarity = None, None, []
+        if count < shard.size:
+            shares = shard.world > 1 and self.neighbour_scope == "all"
+            self._shared = SharedMeans(self._cache, cached) if shares else None
+            anchors = _everyones(corpus.vectors, rows, cached, shard, device) if shares else None
             neighbours = NeighbourIndex.build(
                 corpus.vectors,
-                cached,
+                rows,
                 self.neighbours,
                 self.neighbour_choice,
                 generator,
                 device=device,
                 search=self.neighbour_search,
-                advance=counting(progress, "finding neighbours", (size - count) * len(corpus.vectors)),
+                advance=counting(progress, "finding neighbours", (len(corpus) - len(rows)) * len(corpus.vectors)),
+                anchors=anchors,
+                shard=shard,
             )
-            self._similarity = similarity_histograms(corpus.vectors, cached, neighbours)
+            self._similarity = similarity_histograms(corpus.vectors, rows, neighbours, anchors)
             self._neighbours = neighbours.to(device)
 
-    def _place(self, corpus: Corpus, cached: Tensor, device: torch.device) -> Place:
+    def _place(self, corpus: Corpus, rows: Tensor, device: torch.device) -> Place:
         """Where the cache goes: as asked, or the nearest tier with room for it."""
         if self.cache_device != "auto":
             return Place(device, self.cache_device, self.cache_folder)
-        tokens = {stream: int(lengths[cached].sum()) for stream, lengths in corpus.lengths.items()}
-        needed = cache_bytes(tokens, len(cached), corpus.widths, self.cache_dtype)
+        tokens = {stream: int(lengths[rows].sum()) for stream, lengths in corpus.lengths.items()}
+        needed = cache_bytes(tokens, len(rows), corpus.widths, self.cache_dtype)
         tier = choose_tier(needed, device_budget(device, self.cache_budget_gb), host_budget())
         return Place(device, tier, self.cache_folder)
 
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
-        """With ``refresh="sweep"``: renew the perturbations of the cache set, and of no other sample, in one go."""
-        if self.refresh != "sweep" or not self.schedule.due(clock.epoch) or self._swept_at == clock.epoch:
-            return  # swept already: the run was resumed in mid-epoch
+        """With ``refresh="sweep"`` renew the cache; with several processes exchange what was renewed."""
+        due = self.schedule.due(clock.epoch)
+        if due and self.refresh == "sweep" and self._swept_at != clock.epoch:  # if not resumed in mid-epoch
+            self._sweep(task, clock, fetch, progress)
+        renewed_at = self.schedule.last(clock.epoch)
+        if self._shared is not None and self._shared_at != renewed_at and (not due or self.refresh == "sweep"):
+            self._shared.gather()
+            self._shared_at = renewed_at
+
+    def _sweep(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None) -> None:
+        """Renew the perturbations of the cache set, and of no other sample, in one go."""
         done = 0
         for batch in fetch(self.cache.groups(self.sweep_tokens)):
             ids = task.sample_ids(batch)
@@ -245,35 +276,61 @@ class Arch(AscentOptions, Method):
         slots = self.cache.find(ids, zeros, at_once=False)
         delta = self.cache.read(ids, zeros, slots)
         if self._neighbours is not None:
-            delta = delta.where(slots >= 0, self._neighbours.borrow(ids, self.cache, zeros))
+            rows = self.cache.shard.rows(ids)
+            delta = delta.where(slots >= 0, self._neighbours.borrow(rows, self._shared or self.cache, zeros))
         return self.ball.project(delta)
 
     @property
     def memory_bytes(self) -> int:
-        return 0 if self._cache is None else self._cache.nbytes
+        return sum(held.nbytes for held in (self._cache, self._shared) if held is not None)
 
     def health(self) -> MemoryHealth | None:
         return None if self._cache is None else memory_health(self._cache, self.ball, self._similarity)
 
     def state(self) -> MethodState:
         self.cache.settle()
+        shard = self.cache.shard
         tensors = {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
         if self._neighbours is not None:
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
-        facts = {"fingerprint": self._fingerprint}
+        facts = {"fingerprint": self._fingerprint, "checksum": self._checksum}
+        facts |= {"rank": str(shard.rank), "world": str(shard.world)}
         return MethodState(tensors, facts | ({"swept_at": str(self._swept_at)} if self.refresh == "sweep" else {}))
 
     def load_state(self, state: MethodState) -> None:
-        if state.facts.get("fingerprint") != self._fingerprint:
-            raise ValueError(
-                "the training data differs from the data of the checkpoint (its fingerprint changed), so cached "
-                "perturbations would be given to other sentences; resume with the same data, or start a new run"
-            )
+        self._require_same_data("fingerprint", self._fingerprint, state)
         self.cache.load_state_dict(_under("cache.", state.tensors))
         if self._neighbours is not None:
             for stream, slots in _under("neighbours.", state.tensors).items():
                 self._neighbours.slots[stream].copy_(slots)
         self._swept_at = int(state.facts.get("swept_at", -1))
+        self._shared_at = -1
+
+    def redealt(self, states: Iterable[MethodState]) -> MethodState:
+        """Every sample's perturbation goes to the process the sample belongs to now, and so do its neighbours.
+
+        With ``neighbour_scope="shard"`` neighbours are those found in the new shards: other shards, other neighbours.
+        """
+        shard = self.cache.shard
+        mine = torch.tensor(shard.ids, dtype=torch.int64)
+        parts, facts = [], dict[str, str]()
+        tensors = {name: value.cpu().clone() for name, value in self.state().tensors.items() if "neighbours." in name}
+        for state in states:
+            self._require_same_data("checksum", self._checksum, state)
+            parts.append(part_of(_under("cache.", state.tensors), shard))
+            facts = {**state.facts, "fingerprint": self._fingerprint}
+            then = Shard(shard.size, int(facts.get("rank", 0)), int(facts.get("world", 1)))
+            here = then.owns(mine)
+            for name in tensors if self.neighbour_scope == "all" else ():
+                tensors[name][here] = state.tensors[name][then.rows(mine[here])]
+        return MethodState({**tensors, **{f"cache.{name}": value for name, value in joined(parts).items()}}, facts)
+
+    def _require_same_data(self, name: str, mine: str, state: MethodState) -> None:
+        if state.facts.get(name) != mine:
+            raise ValueError(
+                f"the training data differs from the data of the checkpoint (its {name} changed), so cached "
+                "perturbations would be given to other sentences; resume with the same data, or start a new run"
+            )
 
     def passes(self) -> Passes:
         often = 1 / self.refresh_every if self.refresh_every else 0.0
@@ -282,6 +339,16 @@ class Arch(AscentOptions, Method):
             return Passes(2 + often * (self.ascent_steps + 1), 1 + often * self.ascent_steps)
         extra = self.ascent_steps - self.share_last_pass
         return Passes(2 + often * extra, 1 + often * extra)
+
+
+def _everyones(
+    vectors: Mapping[str, Tensor], rows: Tensor, cached: Tensor, shard: Shard, device: torch.device
+) -> dict[str, Tensor]:
+    """The sentence vectors of the whole cache set, of which every process has seen its own samples'."""
+    return {
+        stream: assembled(vector[rows.to(vector.device)].to(device), cached.to(device), shard.world)
+        for stream, vector in vectors.items()
+    }
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

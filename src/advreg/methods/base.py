@@ -67,6 +67,9 @@ class Task(Protocol):
     def sample_ids(self, batch: Batch) -> Tensor:
         """Stable dataset ids of the batch, (B,)."""
 
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Within: gradients stay in this process; the next pass outside exchanges them together with its own."""
+
     def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
         """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
 
@@ -120,6 +123,11 @@ class Method(ABC):
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
     movable: ClassVar[tuple[str, ...]] = ()  # options that change no result, so that a resumed run may change them
+
+    @property
+    def needs_whole_weights(self) -> str:
+        """The option that needs all weights in every process, and so excludes FSDP; empty if none is set that does."""
+        return ""
 
     def prepare(  # noqa: B027 - optional
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
@@ -187,6 +195,13 @@ class Method(ABC):
 
     def load_state(self, state: MethodState) -> None:  # noqa: B027 - optional
         """Take a saved state over; refuse one that does not belong to this run."""
+
+    def redealt(self, states: Iterable[MethodState]) -> MethodState:
+        """This process's state, to be loaded, from the states of all processes of a run with another number of them.
+
+        A method that remembers nothing of single samples remembers the same in every process.
+        """
+        return next(iter(states))
 
     def options(self) -> dict[str, Any]:
         """The settings by name."""

@@ -81,7 +81,9 @@ class FreeAT(Method):
             for replay in range(self.replays):
                 if replay > 0:
                     update()
-                visits = [self.visit(task, batch, delta, backward) for batch, delta in group]
+                with task.accumulating():
+                    visits = [self.visit(task, batch, delta, backward) for batch, delta in group[:-1]]
+                visits.append(self.visit(task, *group[-1], backward))
                 group = [(batch, delta) for _, batch, delta in visits]
         loss = torch.stack([loss for loss, _, _ in visits]).sum()
         norm = torch.stack([delta.sentence_norm().mean() for _, delta in group]).mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import get_args
 
@@ -67,8 +68,9 @@ class FreeLB(Method):
         with task.dropout(self.dropout):
             for index in range(points):
                 point = delta.leaf()
-                loss = task.loss(task.logits(batch, point), batch) / points
-                backward(loss)
+                with task.accumulating() if index < self.ascent_steps else nullcontext():
+                    loss = task.loss(task.logits(batch, point), batch) / points
+                    backward(loss)
                 total = loss.detach() + total.to(loss.device)
                 if index < self.ascent_steps:
                     delta = self.ascent.move(point, point.collected(), self.ball)

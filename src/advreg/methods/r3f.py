@@ -47,6 +47,10 @@ class R3F(PenaltyOptions, Method):
         check_choice("noise", self.noise, get_args(Noise))
         check_not_negative("noise_scale", self.noise_scale)
 
+    @property
+    def needs_whole_weights(self) -> str:
+        return "spectral" if self.spectral else ""
+
     def step(
         self,
         task: Task,

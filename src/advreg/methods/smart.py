@@ -44,6 +44,10 @@ class Smart(AscentOptions, Method):
         check_not_negative("proximal_weight", self.proximal_weight)
         check_share("proximal_momentum", self.proximal_momentum)
 
+    @property
+    def needs_whole_weights(self) -> str:
+        return "proximal_weight" if self.proximal_weight > 0 else ""
+
     def step(
         self,
         task: Task,

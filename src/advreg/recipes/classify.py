@@ -14,6 +14,7 @@ from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.injection import find_sites
 from advreg.hf.models import load_classifier, load_tokenizer
+from advreg.hf.ranks import first_decides, is_first_process, process_count
 from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
@@ -76,6 +77,12 @@ def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Pla
 
 def choose_folder(settings: TrainSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
+    if process_count() > 1:  # they meet, as they will for training, so that one of them can choose for all
+        training_arguments(Path("runs"), settings.precision, settings.training)
+    return first_decides(lambda: _chosen_folder(settings, resume))
+
+
+def _chosen_folder(settings: TrainSettings, resume: bool) -> Path:
     if settings.output is not None:
         folder = Path(settings.output)
         if has_runs(folder) and not resume:
@@ -93,22 +100,25 @@ def choose_folder(settings: TrainSettings, resume: bool) -> Path:
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
     """Carry a plan out, or read its record if it was finished before."""
-    if resume and (done := finished(plan.name, plan.folder, plan.facts())) is not None:
+    facts = plan.facts()
+    if resume and (done := first_decides(lambda: finished(plan.name, plan.folder, facts))) is not None:
         notice(f"{plan.name}: finished before, not repeated")
         return done
     method = plan.settings.method(plan.method_name)
     job = prepare(plan, method, notice)
-    agree(plan.name, plan.folder, plan.facts(), resume)
+    first_decides(lambda: agree(plan.name, plan.folder, facts, resume))
     record = begin_record(plan, method, job)
     try:
         result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
     except Exception as error:
-        record.fail(error).save(plan.folder / RECORD_FILE)
+        if is_first_process():
+            record.fail(error).save(plan.folder / RECORD_FILE)
         raise
     if result.resumed_from is not None:
         notice(f"{plan.name}: resumed from step {result.resumed_from}")
     record = finish_record(record, result)
-    record.save(plan.folder / RECORD_FILE)
+    if is_first_process():
+        record.save(plan.folder / RECORD_FILE)
     return record
 
 
@@ -158,7 +168,7 @@ def scores_of(data: TextData) -> Metrics:
 def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
     """TrainingArguments of a plan; what the user set by name wins."""
     settings = plan.settings
-    steps = -(-samples // settings.batch_size) * settings.epochs
+    steps = -(-samples // (settings.batch_size * process_count())) * settings.epochs
     fields = {
         "num_train_epochs": settings.epochs,
         "per_device_train_batch_size": settings.batch_size,
@@ -177,6 +187,8 @@ def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
         "disable_tqdm": True,
         "dataloader_pin_memory": device_name() != "cpu",
     }
+    if process_count() > 1:
+        fields["log_level_replica"] = "error"  # the Trainer would have all others but the first speak again
     return {**fields, **settings.training}
 
 
@@ -203,6 +215,7 @@ def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:
                 **{name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
                 "encoder_dropout": settings.encoder_dropout,
                 "head_dropout": settings.head_dropout,
+                **({"processes": process_count()} if process_count() > 1 else {}),
             },
         ),
         device=device_name(),

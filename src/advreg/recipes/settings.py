@@ -73,7 +73,7 @@ class TrainSettings:
     )
     seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
     epochs: int = setting(12, "passes over the training data")
-    batch_size: int = setting(32, "samples per step")
+    batch_size: int = setting(32, "samples per step, in each process")
     learning_rate: float | None = setting(None, "peak learning rate; 1e-3 for small, 5e-5 for other models")
     warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
     precision: Precision = setting("fp32", "floating-point precision of the training")

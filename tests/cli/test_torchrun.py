@@ -1,0 +1,72 @@
+"""``torchrun -m advreg.cli train``: many processes, one voice, one set of records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from advreg import record
+from processes import common_environment
+
+pytestmark = pytest.mark.slow
+
+
+def torchrun(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "advreg.cli", "train", *flags, "--set", "use_cpu=true"]
+    environment = common_environment() | {"COLUMNS": "120"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def alone(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "advreg.cli", "train", *flags, "--set", "use_cpu=true"]
+    environment = common_environment() | {"COLUMNS": "120"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_two_processes_print_once_write_one_record_each_run_and_resume(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
+    flags = ["--train", str(table), "--model", str(model), "--method", "standard", "--method", "arch", "--seed", "1"]
+    flags += ["--batch-size", "4", "--output", "runs/out", "--cache-fraction", "0.3"]
+    first = torchrun(tmp_path, *flags, "--epochs", "2")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("2 runs of 2 epochs") == 1
+    assert first.stdout.count("dev accuracy, mean ± sd over seeds") == 1
+    folder = tmp_path / "runs" / "out"
+    for method in ("standard", "arch"):
+        found = record.load(folder / f"{method}-seed1" / "record.json")
+        assert found.outcome.status == "finished"
+        assert found.training.more["processes"] == 2
+        assert found.outcome.timing["steps"] == 10  # 40 samples, 2 epochs, 2 × 4 at a step
+        assert (folder / f"{method}-seed1" / "model" / "model.safetensors").is_file()
+    checkpoint = folder / "arch-seed1" / "checkpoint-10"
+    owned = []
+    for rank in range(2):
+        with safe_open(str(checkpoint / f"advreg_method-{rank}-of-2.safetensors"), framework="pt") as file:
+            ids = file.get_tensor("cache.ids").tolist()
+        assert {index % 2 for index in ids} <= {rank}
+        owned += ids
+    assert len(owned) == 12
+
+    again = torchrun(tmp_path, *flags, "--epochs", "2", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished before, not repeated") == 2
+    refused = torchrun(tmp_path, *flags, "--epochs", "2")
+    assert refused.returncode != 0
+    assert "output 'runs/out' holds runs already; add --resume" in refused.stderr
+    os.unlink(folder / "arch-seed1" / "record.json")
+    one = alone(tmp_path, *flags, "--epochs", "2", "--resume")
+    assert one.returncode == 0, one.stderr
+    assert "arch-seed1: resumed from step 10" in one.stdout
+
+
+def test_translation_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    found = torchrun(tmp_path, "--task", "translation", "--data", str(tmp_path), "--source", "en", "--target", "de")
+    assert found.returncode != 0
+    assert "--task translation runs in one process, got 2; start it without torchrun" in found.stderr
