@@ -102,7 +102,7 @@ def test_a_run_of_another_plan_is_refused_by_what_differs(settings: TrainSetting
     run = TrainRun(settings, "standard", 0, tmp_path / "run")
     saved(run, run.facts("print"), run_record("standard", 0, {"accuracy": 1.0}))
     other = replace(run, settings=replace(settings, epochs=9))
-    with pytest.raises(SettingsError, match=r"cannot go on, .* changed: epochs was 1, is 9. Go on with the same data"):
+    with pytest.raises(SettingsError, match=r"cannot go on, .* changed: epochs was 1, is 9. Resume with the same data"):
         other.settled("print")
 
 

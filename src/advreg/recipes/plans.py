@@ -32,33 +32,18 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
     path, mine = folder / PLAN_FILE, json.loads(json.dumps(facts))
     if resume and path.is_file():
         saved = json.loads(path.read_text(encoding="utf-8"))
-        if changed := differences(saved, mine):
+        changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
+        if changed:
+            told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
             raise SettingsError(
-                f"{name} cannot go on, because what it was started with changed: {'; '.join(changed)}. Go on with the "
-                "same data and settings, or choose another --output"
+                f"{name} cannot go on, because what it was started with changed: {told}. Resume with the same data and "
+                "settings, or choose another --output"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
     os.replace(fresh, path)
-
-
-def differences(saved: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What was otherwise, in words; of options those alone that differ.
-
-    Example:
-        >>> differences({"seed": 1, "options": {"radius": 0.1, "ema": 0}}, {"options": {"radius": 1, "ema": 0}})
-        ['options.radius was 0.1, is 1']
-    """
-    found = []
-    for name, value in facts.items():
-        before = saved.get(name)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            found += differences(before, {**dict.fromkeys(before), **value}, f"{prefix}{name}.")
-        elif before != value:
-            found.append(f"{prefix}{name} was {before}, is {value}")
-    return found
 
 
 def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRecord | None:
