@@ -45,6 +45,7 @@ __all__ = [
     "load_as",
     "now",
     "save_as",
+    "sync_folder",
 ]
 
 SCHEMA = 1
@@ -411,6 +412,20 @@ def _replace_file(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk: a file that was renamed there is found again after a power cut."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows has no such thing
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems refuse
+        pass
+    finally:
+        os.close(descriptor)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
@@ -27,24 +24,19 @@ from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
+from advreg.hf.saving import SavingMixin
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Batch, Method, StepReport, Task
 from advreg.methods.standard import Standard
 
-logger = logging.getLogger(__name__)
-
-_FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
-
-_Any: Any = object  # to the type checker: whatever Trainer it is mixed into
-
 
 class NonFiniteLossError(FloatingPointError):
     """The loss became NaN or infinite."""
 
 
-class AdversarialMixin(_Any):  # type: ignore[misc]
+class AdversarialMixin(SavingMixin):
     """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
 
     Args:
@@ -72,7 +64,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     # ---- before the first step
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
@@ -86,12 +78,13 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
+        checkpoint = self._settle(resume_from_checkpoint)
         self._task = self._make_task()
         self._identify()
         if self.method.needs_corpus:
             self._prepare_method()
         try:
-            return super().train(*args, **kwargs)
+            return super().train(checkpoint, *args, **kwargs)
         finally:
             self._task.release()
 
@@ -284,24 +277,6 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """A save that fails (a full disk) costs that save, not the run."""
-        best = self.state.best_model_checkpoint
-        try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
-                raise
-            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            shutil.rmtree(folder, ignore_errors=True)
-            self.state.best_model_checkpoint = best  # not the folder that is gone
-            logger.error(
-                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
-                "save_total_limit",
-                folder.name,
-                error,
-            )
 
 
 class _Watch(TrainerCallback):
