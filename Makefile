@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow lint types check clean
+.PHONY: help setup train test slow chaos lint types check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: setup ## run the tests that need neither patience nor a GPU
 
 slow: setup ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+chaos: setup ## kill runs at random moments and resume them; a long run (about a quarter of an hour)
+	$(BIN)/python tests/chaos.py
 
 lint: setup ## ruff, and the direction of the imports
 	$(BIN)/ruff check .

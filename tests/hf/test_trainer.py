@@ -470,10 +470,14 @@ def saved(folder: Path, name: str = "arch", **settings: Any) -> str:
     return str(folder / "checkpoint-2")
 
 
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["token", "label"])
+def test_a_checkpoint_of_other_data_is_refused(what: str, tmp_path: Path) -> None:
     checkpoint = saved(tmp_path)
     changed = rows_of()
-    changed[3]["input_ids"][1] += 1
+    if what == "token":
+        changed[3]["input_ids"][1] += 1
+    else:
+        changed[3]["labels"] = (changed[3]["labels"] + 1) % 2
     with pytest.raises(ValueError, match="the training data differs from the data of the checkpoint"):
         trainer_of(tmp_path, method_of("arch"), data=changed).train(resume_from_checkpoint=checkpoint)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.utils.data import IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock
 from advreg.hf.ahead import Ahead
@@ -25,15 +27,20 @@ from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.saving import SavingMixin
+from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Batch, Method, StepReport, Task
 from advreg.methods.standard import Standard
 
+logger = logging.getLogger(__name__)
+
+OnNonFinite = Literal["stop", "skip"]
+
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss became NaN or infinite."""
+    """The loss or its gradient became NaN or infinite."""
 
 
 class AdversarialMixin(SavingMixin):
@@ -42,15 +49,28 @@ class AdversarialMixin(SavingMixin):
     Args:
         method: how to train on a batch; Standard if none is given.
         site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.
+        on_non_finite: what to do when the loss or a gradient is not finite: ``"stop"`` with an error that names the
+            step and the samples, or ``"skip"`` that update and count it in ``skipped``. With fp16 a gradient that
+            overflows is the loss scaler's to skip.
         kwargs: all the arguments of the stock Trainer.
     """
 
     data_collator: Any
     train_dataset: Any
 
-    def __init__(self, *args: Any, method: Method | None = None, site: str = "tokens", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        method: Method | None = None,
+        site: str = "tokens",
+        on_non_finite: OnNonFinite = "stop",
+        **kwargs: Any,
+    ) -> None:
+        check_choice("on_non_finite", on_non_finite, get_args(OnNonFinite))
         self.method = method or Standard()
         self.site = site
+        self.on_non_finite = on_non_finite
+        self.skipped = 0
         super().__init__(*args, **kwargs)
         self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
         self.add_callback(_Watch(self))
@@ -59,6 +79,11 @@ class AdversarialMixin(SavingMixin):
         self._ahead = Ahead()
         self._epoch = 0
         self._group = 1  # micro-batches of this update
+        self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
+        self._passes_before = PassCount()  # this update
+        self._spoilt = False  # is something of this update's gradient not finite?
+        self._stop = Stop()
+        self._leaving = False
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
@@ -84,7 +109,8 @@ class AdversarialMixin(SavingMixin):
         if self.method.needs_corpus:
             self._prepare_method()
         try:
-            return super().train(checkpoint, *args, **kwargs)
+            with Stop() as self._stop:
+                return super().train(checkpoint, *args, **kwargs)
         finally:
             self._task.release()
 
@@ -150,6 +176,11 @@ class AdversarialMixin(SavingMixin):
 
     # ---- the step
 
+    def _begin_step(self) -> None:
+        """An update begins, with the first of its micro-batches."""
+        self._mark_step()
+        self._taken, self._spoilt, self._passes_before = [], False, replace(self.passes)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
@@ -159,19 +190,42 @@ class AdversarialMixin(SavingMixin):
             batch[ITEMS] = num_items_in_batch
         task = self.task
         task.wrapped = model
-        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
-        counter = CountingTask(task, self.passes)
-        backward = counter.counted(self.accelerator.backward)
+        self._taken.append(batch)
         try:
-            report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
+            report = self._method_step(batch)
         except FloatingPointError as error:
-            raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
-        self.passes.steps += 1
+            if self.on_non_finite == "stop":
+                raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
+            self._spoilt = True
+            return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        self._require_finite(report, batch)
-        self._measure(report)
+        if self._is_finite(report, batch):
+            self._measure(report)
         return report.loss.detach().to(self.args.device)
+
+    def _method_step(self, batch: dict[str, Any]) -> StepReport:
+        """The method's step; once more, in two passes, where its fused pass was too much for the memory."""
+        self.task.has_fused = False
+        try:
+            return self._single_step(batch)
+        except torch.OutOfMemoryError:
+            if not self.task.unfuse():
+                raise
+        # The backward pass may have added a part of its gradients, which cannot be told from what was there before.
+        self.model.zero_grad()
+        self.passes = replace(self._passes_before)
+        for earlier in self._taken[:-1]:
+            self._single_step(earlier)
+        return self._single_step(batch)
+
+    def _single_step(self, batch: dict[str, Any]) -> StepReport:
+        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
+        backward = counter.counted(self.accelerator.backward)
+        report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
+        self.passes.steps += 1
+        return report
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
@@ -221,23 +275,63 @@ class AdversarialMixin(SavingMixin):
 
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
-        if self.args.max_grad_norm > 0:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), most)
+        if not self.args.fp16 and not math.isfinite(norm):
+            raise FloatingPointError("the gradient is not finite in a replay; lower the learning rate or the radius")
         self.optimizer.step()
         self.model.zero_grad()
 
-    def _require_finite(self, report: StepReport, batch: Batch) -> None:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm of an update's gradient, before which it is decided whether there is an update."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if self._spoilt or not (self.args.fp16 or math.isfinite(norm)):
+            self._refuse_update(float(norm))
+        return norm
+
+    def _refuse_update(self, norm: float) -> None:
+        place = self._place(*self._taken)
+        if self.on_non_finite == "stop":
+            raise NonFiniteLossError(
+                f"the gradient's norm is {norm} at {place}. Neither the weights nor the last checkpoint were changed. "
+                "Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+            )
+        self._spoilt = True
+        self.skipped += 1
+        self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
+        logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
+
+    def _is_finite(self, report: StepReport, batch: Batch) -> bool:
         if bool(torch.isfinite(report.loss)):
-            return
+            return True
+        if self.on_non_finite == "skip":
+            self._spoilt = True
+            return False
         raise NonFiniteLossError(
             f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
             f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
             "radius, or train in bf16 or fp32"
         )
 
-    def _place(self, batch: Batch) -> str:
-        ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
-        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids}"
+    def _place(self, *batches: Batch) -> str:
+        ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]
+        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids or 'unknown'}"
+
+    # ---- stopping when asked
+
+    def _is_asked_to_stop(self) -> bool:
+        """All processes give one answer, or one would wait for the other's part of the checkpoint."""
+        asked = self._stop.asked is not None
+        if self.args.world_size > 1:
+            count = self.accelerator.reduce(torch.tensor(float(asked), device=self.args.device))
+            asked = bool(count > 0)
+        return asked
+
+    def _end_step(self, control: Any) -> None:
+        self._leaving = self._is_asked_to_stop()
+        if self._leaving and self.args.save_strategy == "no":
+            self._stop.leave()
+        control.should_save = control.should_save or self._leaving
 
     # ---- evaluation
 
@@ -268,13 +362,14 @@ class AdversarialMixin(SavingMixin):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates}
+        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates, "skipped": self.skipped}
         save_method(self.method, Path(output_dir), asdict(self.passes) | spent)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint))
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
+            self.skipped = int(tally.get("skipped", 0))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 
@@ -291,11 +386,17 @@ class _Watch(TrainerCallback):
         self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._mark_step()
+        self.trainer._begin_step()
         self.trainer.timer.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.timer.stop()
+        self.trainer._end_step(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer._leaving:
+            logger.warning("stopped after step %d, as asked", state.global_step)
+            self.trainer._stop.leave()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
@@ -304,6 +405,8 @@ class _Watch(TrainerCallback):
             self.trainer.method.updated(self.trainer.task)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer._spoilt:  # there was no update
+            return
         self.trainer.method.updated(self.trainer.task)
 
 

@@ -68,6 +68,9 @@ class Task(Protocol):
     def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
         """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
 
+    def part(self, batch: Batch, rows: slice) -> Batch:
+        """Some of the samples of a batch, padded as they were."""
+
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained parameters by name."""
 
