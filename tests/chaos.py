@@ -307,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if not given.page:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        started = records.now()
+        started, environment = records.now(), records.capture_environment("cpu")
         with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as folder:
             watch = lambda text: lambda items: track(items, description=text)  # noqa: E731
             kills = kill_runs(Path(folder), given.kills, given.seed, given.ranks, watch("killing"))
@@ -322,7 +322,7 @@ def main(arguments: Sequence[str]) -> int:
             ranks=given.ranks,
             kills=kills,
             soak=long,
-            environment=records.capture_environment("cpu"),
+            environment=environment,
             started=started,
             finished=records.now(),
         )

@@ -1,8 +1,8 @@
 """The pass over the data before training: sentence vectors, lengths, a fingerprint, and no trace."""
 
 import hashlib
-import struct
 import random
+import struct
 from typing import Any
 
 import numpy as np
