@@ -169,13 +169,11 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
-def kill_runs(home: Path, kills: int, seed: int, ranks: int, watch: Callable[..., Any] = iter) -> list[Kill]:
-    server = CommandServer(home)
-    try:
-        trials, draw = Trials(server, home, ranks), random.Random(seed)
-        return [trials.kill(draw, number) for number in watch(range(kills))]
-    finally:
-        server.close()
+def kill_runs(
+    advreg: CommandServer, home: Path, kills: int, seed: int, ranks: int = 1, watch: Callable[..., Any] = iter
+) -> list[Kill]:
+    trials, draw = Trials(advreg, home, ranks), random.Random(seed)
+    return [trials.kill(draw, number) for number in watch(range(kills))]
 
 
 # ---- the soak
@@ -310,7 +308,9 @@ def main(arguments: Sequence[str]) -> int:
         started, environment = records.now(), records.capture_environment("cpu")
         with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as folder:
             watch = lambda text: lambda items: track(items, description=text)  # noqa: E731
-            kills = kill_runs(Path(folder), given.kills, given.seed, given.ranks, watch("killing"))
+            server = CommandServer(Path(folder))
+            kills = kill_runs(server, Path(folder), given.kills, given.seed, given.ranks, watch("killing"))
+            server.close()
             long = (
                 soak(Path(folder) / "soak", given.soak_steps, given.moves, watch("soaking"))
                 if given.soak_steps

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaos import kill_runs
 from command_server import CommandServer, Done
 from ends import differences
 
@@ -105,6 +106,20 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(arch: Comparison)
     assert "resumed from" not in done.out
     arch.whole("whole")
     arch.assert_same_end("whole", "broken")
+
+
+def test_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(advreg: CommandServer, tmp_path: Path) -> None:
+    kills = kill_runs(advreg, tmp_path, 2, seed=3)
+    assert [kill for kill in kills if not kill.survived] == []
+
+
+@pytest.mark.slow
+def test_many_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    kills = kill_runs(advreg, tmp_path, 15, seed=4)
+    assert [kill for kill in kills if not kill.survived] == []
+    assert {kill.aimed_at for kill in kills} >= {"save", "refresh", "reuse"}
 
 
 def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> None:

@@ -12,9 +12,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from advreg.record import RecordError, load_as, save_as, sync_folder
+from advreg.record import RecordError, load_as, save_as, stays_inside, sync_folder
 
 MANIFEST_FILE = "advreg_manifest.json"
 RUN_FILE = "advreg_run.json"
@@ -90,16 +90,16 @@ def flaw(folder: Path, run: str | None = None) -> str | None:
 
 def _flaws(folder: Path, manifest: Manifest) -> Iterator[str]:
     for name, size in manifest.sizes.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
+        path = folder / name
+        if not stays_inside(name):
             yield f"{MANIFEST_FILE} names '{name}', which is not in the folder"
             continue
         try:
-            found = (folder / path).stat().st_size
+            found = path.stat().st_size
             if found != size:
                 yield f"{name} has {found} bytes instead of {size}"
                 continue
-            with (folder / path).open("rb") as file:
+            with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != manifest.digests.get(name):
                     yield f"{name} is not what was saved (its checksum differs)"
         except OSError as error:

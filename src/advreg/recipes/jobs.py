@@ -17,7 +17,7 @@ from advreg import record as records
 from advreg.hf.run import quiet_libraries
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes.classify import Plan, load_data, run
-from advreg.recipes.plans import PLAN_FILE, RECORD_FILE
+from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, read_plan
 from advreg.recipes.runner import Tell
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.textdata import TextData
@@ -93,10 +93,9 @@ class TrainRun:
 
         A run of other facts in the same folder is an error that names them.
         """
-        path = self.folder / PLAN_FILE
-        if not path.is_file():
+        if not (self.folder / PLAN_FILE).is_file():
             return None
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_plan(self.folder)
         changed = [
             f"{name} was {saved.get(name)}, is {facts[name]}" for name in facts if saved.get(name) != facts[name]
         ]

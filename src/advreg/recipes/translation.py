@@ -120,7 +120,7 @@ def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path) -
     """Those that were learnt for the runs of a folder, or new ones; learning them again gives the same."""
     train = data.splits[TRAIN]
     path = folder / _SUBWORD_FACTS_FILE
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) == _subword_facts(settings, data):
+    if path.is_file() and path.read_bytes() == json.dumps(_subword_facts(settings, data)).encode():
         return Subwords.load(folder)
     return learn_subwords(
         train.source, train.target, settings.vocabulary, settings.joint, settings.subwords, settings.character_coverage
@@ -138,7 +138,7 @@ def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Pa
     path = folder / _SUBWORD_FACTS_FILE
     if not path.is_file():
         prepared.subwords.save(folder)
-        path.write_text(json.dumps(_subword_facts(settings, prepared.data)), encoding="utf-8")
+        records.write_text(path, json.dumps(_subword_facts(settings, prepared.data)))
 
 
 # ---- runs
