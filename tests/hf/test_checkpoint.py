@@ -210,6 +210,12 @@ def test_rotation_drops_what_was_saved_first_and_never_what_must_be_kept(tmp_pat
     assert list(checkpoints(tmp_path)) == [9, 6, 3]
     rotate(tmp_path, 2, {tmp_path / "checkpoint-6"})
     assert list(checkpoints(tmp_path)) == [6, 3]
+    checkpoint(tmp_path, 7)
+    rotate(tmp_path, 2, {tmp_path / "checkpoint-7", tmp_path / "checkpoint-3"})  # the best one is the oldest
+    assert list(checkpoints(tmp_path)) == [7, 3]
+    checkpoint(tmp_path, 6)
+    rotate(tmp_path, 2, {tmp_path / "checkpoint-6", tmp_path / "checkpoint-3"})
+    assert list(checkpoints(tmp_path)) == [6, 3]
     rotate(tmp_path, 1, {tmp_path / "checkpoint-6", tmp_path / "checkpoint-3"})
     assert list(checkpoints(tmp_path)) == [6, 3]
     rotate(tmp_path, 1, {tmp_path / "checkpoint-6"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
 def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
     clip: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    history = {}
+    history, updates = {}, Counter[int]()
     for step in (None, 3):
         model = exact()
         callbacks = [Weights(), *([] if step is None else [BadGradient(step)])]
@@ -106,7 +107,9 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
             tmp_path / str(step), create("standard"), model, callbacks=callbacks, on_non_finite="skip",
             max_grad_norm=clip, weight_decay=0.1, save_steps=4,
         )  # fmt: skip
+        trainer.method.updated = lambda task, method=trainer.method: updates.update([id(method)])
         trainer.train()
+        assert updates.pop(id(trainer.method)) == (4 if step else 5)  # one before the first step
         history[step] = callbacks[0].seen, trainer
     (straight, _), (skipping, trainer) = history[None], history[3]
     assert trainer.skipped == 1

@@ -95,10 +95,12 @@ def test_a_checkpoint_has_its_name_only_once_it_is_sealed_and_on_disk(
 def test_a_run_killed_in_a_save_leaves_a_folder_that_the_next_one_clears(copy: Path) -> None:
     (copy / STAGING).mkdir()
     (copy / "checkpoint-4").rename(copy / STAGING / "checkpoint-4")
+    (copy / STAGING / "checkpoint-4" / "half-written").write_text("a")
     assert last_whole_checkpoint(copy) == copy / "checkpoint-3"
     resumed(copy)
     assert not (copy / STAGING).exists()
     assert flaw(copy / "checkpoint-4") is None
+    assert sorted(path.name for path in (copy / "checkpoint-4").iterdir()) == list(FILES)
 
 
 # ---- damaged

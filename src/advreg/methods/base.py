@@ -189,6 +189,10 @@ class Method(ABC):
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
 
+    def decisive_options(self) -> dict[str, Any]:
+        """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
+        return {name: value for name, value in self.options().items() if name not in self.movable}
+
 
 def option(default: Any, help: str) -> Any:
     """A method's option: a dataclass field with its help text."""

@@ -50,7 +50,7 @@ class Plan:
         return {
             "data": self.data.fingerprint(),
             "method": self.method_name,
-            "options": settings.method(self.method_name).options(),
+            "options": settings.method(self.method_name).decisive_options(),
             "seed": self.seed,
             "model": settings.model,
             "site": settings.site,
@@ -62,8 +62,9 @@ class Plan:
             "max_length": settings.text_length,
             "encoder_dropout": settings.encoder_dropout,
             "head_dropout": settings.head_dropout,
+            "on_non_finite": settings.on_non_finite,
+            "trust_remote_code": settings.trust_remote_code,
             "training": dict(settings.training),
-            **({"on_non_finite": "skip"} if settings.on_non_finite == "skip" else {}),
         }
 
 

@@ -15,6 +15,7 @@ import torch
 
 from advreg import record as records
 from advreg.hf.run import quiet_libraries
+from advreg.hf.seal import RUN_FILE, STAGING
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes.classify import Plan, load_data, run
 from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, read_plan
@@ -116,8 +117,9 @@ class TrainRun:
         """Delete what is of no use once the record is written: the model and the checkpoints."""
         if self.keep_model:
             return
-        for folder in (self.folder / "model", *self.folder.glob("checkpoint-*")):
+        for folder in (self.folder / "model", self.folder / STAGING, *self.folder.glob("checkpoint-*")):
             shutil.rmtree(folder, ignore_errors=True)
+        (self.folder / RUN_FILE).unlink(missing_ok=True)
 
 
 def has_diverged(record: records.RunRecord) -> bool:

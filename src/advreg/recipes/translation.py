@@ -163,7 +163,7 @@ class Plan:
         return {
             "data": self.prepared.fingerprint,
             "method": self.method_name,
-            "options": self.settings.method(self.method_name).options(),
+            "options": self.settings.method(self.method_name).decisive_options(),
             "seed": self.seed,
             **self.settings.facts(),
         }
