@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow browser lint types docs check clean
+.PHONY: help setup train test slow browser chaos lint types docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ slow: setup ## run the slow tests
 
 browser: setup ## open reports in Chromium (apt-get install chromium chromium-driver)
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+chaos: setup ## kill runs at random moments and resume them; a long run (about a quarter of an hour)
+	$(BIN)/python tests/chaos.py
 
 lint: setup ## ruff, and the direction of the imports
 	$(BIN)/ruff check .

@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,7 +93,7 @@ def _run(request: Mapping[str, Any]) -> int:
     signal.alarm(300)  # a run that hangs ends, and its test fails
     sys.argv = ["advreg", *request["arguments"]]
     if request["fault"] is not None:
-        install(**request["fault"])
+        (install_moment if "phase" in request["fault"] else install)(**request["fault"])
     from advreg.cli import main
 
     code = 0
@@ -107,7 +109,7 @@ def _run(request: Mapping[str, Any]) -> int:
     return code
 
 
-def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL") -> None:
+def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", times: int = 1) -> None:
     """Make this process send itself a signal.
 
     Args:
@@ -116,6 +118,7 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL") 
         count: at which such occasion, from one.
         method: whose steps are counted.
         sign: the signal's name.
+        times: how often it is sent.
     """
     import advreg.hf.trainer as trainer
     from advreg.methods import registry
@@ -123,7 +126,8 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL") 
     seen = 0
 
     def strike() -> None:
-        os.kill(os.getpid(), getattr(signal, sign))
+        for _ in range(times):
+            os.kill(os.getpid(), getattr(signal, sign))
 
     def step(self: Any, task: Any, batch: Any, clock: Any, backward: Any, update: Any = None) -> Any:
         nonlocal seen
@@ -149,6 +153,63 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL") 
         registry[method].step = step  # type: ignore[assignment,method-assign]
     else:
         trainer.save_method = save
+
+
+PHASES = ("start", "reuse", "refresh", "save", "evaluation")
+
+
+def install_moment(phase: str | None, count: int, delay: float, note: str) -> None:
+    """Kill this process some time after a phase of an ARCH run begins, wherever it is by then.
+
+    Args:
+        phase: one of PHASES: the start, a step that reuses or refreshes the cache, a save, an evaluation. None: do
+            not kill, but note how long each phase takes.
+        count: at which such occasion, from one.
+        delay: seconds from there.
+        note: a file that gets what the process was at when it was killed, or the phases' times.
+    """
+    import advreg.hf.trainer as trainer
+    from advreg.methods import registry
+
+    at = {"phase": "start", "step": 0, "saved": 0}
+    seen = dict.fromkeys(PHASES, 0)
+
+    def strike() -> None:
+        Path(note).write_text(json.dumps(at))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def enter(now: str) -> None:
+        at["phase"] = now
+        seen[now] += 1
+        if now == phase and seen[now] == count:
+            threading.Timer(delay, strike).start()
+
+    def within(now: str, work: Any) -> Any:
+        enter(now)
+        begun = time.perf_counter()
+        done = work()
+        at["phase"] = "between"
+        if phase is None:
+            with open(note, "a") as file:
+                file.write(f"{now} {time.perf_counter() - begun}\n")
+        return done
+
+    arch, mixin = registry["arch"], trainer.AdversarialMixin
+    step, save, evaluate = arch.step, mixin._save_checkpoint, mixin.evaluate
+
+    def noted_step(self: Any, task: Any, batch: Any, clock: Any, *rest: Any) -> Any:
+        at["step"] = clock.step + 1
+        now = "refresh" if self.schedule.due(clock.epoch) else "reuse"
+        return within(now, lambda: step(self, task, batch, clock, *rest))
+
+    def noted_save(self: Any, *rest: Any) -> None:
+        within("save", lambda: save(self, *rest))
+        at["saved"] = self.state.global_step
+
+    arch.step = noted_step  # type: ignore[method-assign]
+    mixin._save_checkpoint = noted_save  # type: ignore[method-assign]
+    mixin.evaluate = lambda self, *a, **k: within("evaluation", lambda: evaluate(self, *a, **k))  # type: ignore[method-assign]
+    enter("start")
 
 
 if __name__ == "__main__":

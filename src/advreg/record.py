@@ -27,7 +27,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, TypeVar
 
 __all__ = [
@@ -45,6 +45,9 @@ __all__ = [
     "load_as",
     "now",
     "save_as",
+    "stays_inside",
+    "sync_folder",
+    "write_text",
 ]
 
 SCHEMA = 1
@@ -232,7 +235,7 @@ def save_as(path: str | os.PathLike[str], record: Any, *, keep_paths: bool = Fal
     except RecordError as error:
         raise error.at(path) from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace_file(path, text)
+    write_text(path, text)
 
 
 def load_as(path: str | os.PathLike[str], cls: type[R]) -> R:
@@ -399,7 +402,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _replace_file(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece: whatever happens, it holds the old text or the new one."""
     # in the same folder: os.replace is atomic within one file system only
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -411,6 +415,25 @@ def _replace_file(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def stays_inside(name: str) -> bool:
+    """Does a path that was read from a file stay in the folder it is relative to?"""
+    return not any(kind(name).is_absolute() or ".." in kind(name).parts for kind in (PurePosixPath, PureWindowsPath))
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk: a file that was renamed there is found again after a power cut."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows has no such thing
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems refuse
+        pass
+    finally:
+        os.close(descriptor)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

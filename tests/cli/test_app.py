@@ -218,13 +218,28 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
     run = [*arguments, "--method", "standard", "--epochs", 2]
     stopped = advreg(*run, cwd=tmp_path, fault={"kind": "step", "count": 8, "method": "standard", "sign": "SIGINT"})
     assert stopped.code == 128 + signal.SIGINT
-    assert stopped.err.strip() == (
-        "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume"
-    )
+    assert stopped.err.strip().splitlines() == [
+        "SIGINT: stopping after this step, with a checkpoint; once more to leave at once",
+        "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume",
+    ]
     done = advreg(*run, "--resume", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "standard-seed1: resumed from step 5" in done.out
+    assert "standard-seed1: resumed from step 8" in done.out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["files-tiny-bert"]
+
+
+def test_sigterm_exits_143_with_a_checkpoint_and_the_second_one_at_once(
+    advreg: CommandServer, arguments: list[object], tmp_path: Path
+) -> None:
+    run = [*arguments, "--method", "standard", "--epochs", 2, "--output", "out"]
+    fault = {"kind": "step", "count": 8, "method": "standard", "sign": "SIGTERM"}
+    stopped = advreg(*run, cwd=tmp_path, fault=fault)
+    assert stopped.code == 128 + signal.SIGTERM
+    assert "Traceback" not in stopped.err
+    assert (tmp_path / "out" / "standard-seed1" / "checkpoint-8").is_dir()
+    again = advreg(*run, "--resume", cwd=tmp_path, fault={**fault, "count": 1, "times": 2})
+    assert again.code == 128 + signal.SIGTERM
+    assert not (tmp_path / "out" / "standard-seed1" / "checkpoint-9").exists()
 
 
 def test_a_run_that_fails_exits_2_with_the_reason_and_leaves_it_in_the_record(

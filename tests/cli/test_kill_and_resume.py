@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 
-from advreg import record as records
+from chaos import kill_runs
 from command_server import CommandServer, Done
+from ends import differences
 
 # 40 samples in batches of 8 are 5 steps to an epoch, 20 in all; saves at 3, 6, … fall inside epochs. With a refresh
 # every 2 epochs, ARCH refreshes in steps 1-5 and 11-15 and reuses in steps 6-10 and 16-20.
@@ -60,45 +57,7 @@ class Comparison:
 
     def assert_same_end(self, one: str, other: str) -> None:
         for method in self.methods:
-            assert_same_end(self.folder(one, method), self.folder(other, method))
-
-
-def assert_same_end(one: Path, other: Path) -> None:
-    """Weights, the method's memory, every logged loss and what the record says, all to the last bit."""
-    assert unequal(*(load_file(run / "model" / "model.safetensors") for run in (one, other))) == []
-    (memory, facts), (other_memory, other_facts) = method_file(one), method_file(other)
-    assert unequal(memory, other_memory) == []
-    assert facts == other_facts
-    assert result(one) == result(other)
-
-
-def unequal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> list[str]:
-    names = tensors.keys() | others.keys()
-    return [name for name in names if not torch.equal(tensors[name], others[name])]
-
-
-def method_file(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of the last checkpoint's method file, and its metadata, less the seconds."""
-    path = run / f"checkpoint-{STEPS}" / "advreg_method.safetensors"
-    with safe_open(str(path), framework="pt") as file:
-        facts = dict(file.metadata())
-    tally = json.loads(facts.pop("tally"))
-    assert tally.pop("seconds") > 0
-    return load_file(path), {**facts, **tally}
-
-
-def result(run: Path) -> dict[str, Any]:
-    outcome = records.load(run / "record.json").outcome
-    assert outcome.timing["steps"] == STEPS
-    losses = [(line["step"], line["loss"], line["grad_norm"]) for line in outcome.history if "loss" in line]
-    assert [step for step, *_ in losses] == list(range(1, STEPS + 1))
-    return {
-        "metrics": outcome.metrics,
-        "passes": outcome.passes,
-        "cache": outcome.cache_bytes,
-        "status": outcome.status,
-        "losses": losses,
-    }
+            assert differences(self.folder(one, method), self.folder(other, method), STEPS) == []
 
 
 @pytest.fixture
@@ -149,11 +108,28 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(arch: Comparison)
     arch.assert_same_end("whole", "broken")
 
 
+def test_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(advreg: CommandServer, tmp_path: Path) -> None:
+    kills = kill_runs(advreg, tmp_path, 2, seed=3)
+    assert [kill for kill in kills if not kill.survived] == []
+
+
+@pytest.mark.slow
+def test_many_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    kills = kill_runs(advreg, tmp_path, 15, seed=4)
+    assert [kill for kill in kills if not kill.survived] == []
+    assert {kill.aimed_at for kill in kills} >= {"save", "refresh", "reuse"}
+
+
 def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> None:
     arch.killed("broken", kind="step", count=5, method="arch")
     done = arch("broken", "--resume", "--ema", "0.25")
     assert done.code == 2
     assert "arch-seed7 cannot go on, because what it was started with changed: options was" in done.err
+    done = arch("broken", "--resume", "--cache-device", "disk")  # which changes no result
+    assert done.code == 0, done.err
+    assert "arch-seed7: resumed from step 3" in done.out
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """A method's file in a checkpoint, and which checkpoint of a run is whole."""
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from advreg.hf.checkpoint import METHOD_FILE, CheckpointError, last_whole_checkpoint, load_method, save_method
+from advreg.hf.checkpoint import (
+    METHOD_FILE,
+    CheckpointError,
+    checkpoints,
+    last_whole_checkpoint,
+    load_method,
+    require_whole,
+    rotate,
+    save_method,
+)
 from advreg.hf.ranks import method_file
+from advreg.hf.seal import MANIFEST_FILE, Manifest, claim, seal
 from advreg.methods import Standard
 from advreg.methods.base import MethodState, option
+from advreg.record import save_as
 
 
 @dataclass
@@ -77,41 +89,112 @@ def test_another_method_or_other_options_are_refused_naming_what_changed(tmp_pat
     load_method(Remembering(size=0.5), tmp_path)
 
 
+def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / METHOD_FILE).write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match=rf"{METHOD_FILE} cannot be read \(.*\); go on from an earlier"):
+        load_method(Standard(), tmp_path)
+
+
 # ---- which checkpoint is whole
 
 
-def checkpoint(run: Path, name: str, method: bool = True, seal: str | None = json.dumps({"global_step": 1})) -> Path:
-    folder = run / name
-    folder.mkdir(parents=True)
+def checkpoint(run: Path, step: int, token: str = "one", method: bool = True, state: bool = True) -> Path:
+    folder = run / f"checkpoint-{step}"
+    (folder / "deep").mkdir(parents=True)
     if method:
         save_method(Standard(), folder)
-    if seal is not None:
-        (folder / "trainer_state.json").write_text(seal)
+    if state:
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (folder / "deep" / "weights.bin").write_bytes(bytes(range(256)) + str(step).encode())
+    seal(folder, token)
     return folder
 
 
 def test_the_last_is_the_largest_number_and_not_the_last_word(tmp_path: Path) -> None:
     for step in (9, 10, 100, 20):
-        checkpoint(tmp_path, f"checkpoint-{step}")
+        checkpoint(tmp_path, step)
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
 
 
-@pytest.mark.parametrize(
-    "half",
-    [{"seal": None}, {"seal": ""}, {"seal": '{"global_step": 1, "log_hist'}, {"method": False}],
-    ids=["no seal", "empty seal", "truncated seal", "no method file"],
-)
-def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(half: dict[str, Any], tmp_path: Path) -> None:
-    checkpoint(tmp_path, "checkpoint-5")
-    whole = checkpoint(tmp_path, "checkpoint-8")
-    checkpoint(tmp_path, "checkpoint-12", **half)
-    checkpoint(tmp_path, "checkpoint-13", **half)
+def cut(folder: Path) -> None:
+    path = folder / "deep" / "weights.bin"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def flip(folder: Path) -> None:
+    path = folder / METHOD_FILE
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no manifest": (lambda folder: (folder / MANIFEST_FILE).unlink(), f"{MANIFEST_FILE} is missing"),
+    "empty manifest": (lambda folder: (folder / MANIFEST_FILE).write_text(""), f"{MANIFEST_FILE} cannot be read"),
+    "edited manifest": (
+        lambda folder: (folder / MANIFEST_FILE).write_text(
+            (folder / MANIFEST_FILE).read_text().replace("weights", "weight_")
+        ),
+        f"{MANIFEST_FILE} cannot be read",
+    ),
+    "file gone": (lambda folder: (folder / METHOD_FILE).unlink(), f"{METHOD_FILE} cannot be read"),
+    "file cut": (cut, r"deep/weights.bin has 100 bytes instead of 25[78]"),
+    "bit flipped": (flip, f"{METHOD_FILE} is not what was saved"),
+    "path leaves the folder": (
+        lambda folder: save_as(
+            folder / MANIFEST_FILE, Manifest(run="one", sizes={"../../x": 1}, digests={"../../x": "0"})
+        ),
+        "names '../../x', which is not in the folder",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_the_warning_names_the_file(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage, told = DAMAGES[kind]
+    checkpoint(tmp_path, 5)
+    whole = checkpoint(tmp_path, 8)
+    for step in (12, 13):
+        damage(checkpoint(tmp_path, step))
     assert last_whole_checkpoint(tmp_path) == whole
+    assert [record.getMessage()[:25] for record in caplog.records] == [
+        f"checkpoint-{step} is not used" for step in (13, 12)
+    ]
+    assert re.search(told, caplog.records[0].getMessage())
+    with pytest.raises(CheckpointError, match=f"checkpoint-13 cannot be used: .*{told}"):
+        require_whole(tmp_path / "checkpoint-13")
+    require_whole(whole)
+
+
+def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mine = checkpoint(tmp_path, 3, "mine")
+    other = checkpoint(tmp_path, 6, "other")
+    assert last_whole_checkpoint(tmp_path) == other  # nobody knows whose folder it is
+    claim(tmp_path, "mine")
+    assert last_whole_checkpoint(tmp_path) == mine
+    assert "checkpoint-6 is not used: it belongs to another run" in caplog.text
+
+
+@pytest.mark.parametrize("lacks", ["method", "state"])
+def test_a_whole_checkpoint_that_nothing_can_go_on_from_is_passed_over(lacks: str, tmp_path: Path) -> None:
+    usable = checkpoint(tmp_path, 3)
+    checkpoint(tmp_path, 6, **{lacks: False})
+    assert last_whole_checkpoint(tmp_path) == usable
+
+
+def test_a_method_file_of_each_process_will_do(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 3, method=False)
+    for rank in (0, 1):
+        (folder / f"advreg_method-{rank}.safetensors").write_bytes(b"rows")
+    seal(folder, "one")
+    assert last_whole_checkpoint(tmp_path) == folder
+    (folder / "advreg_method-1.safetensors").write_bytes(b"rowz")
+    assert last_whole_checkpoint(tmp_path) is None
 
 
 def test_other_folders_and_files_are_not_checkpoints(tmp_path: Path) -> None:
-    checkpoint(tmp_path, "checkpoint-best")
-    checkpoint(tmp_path, "checkpoint-7-old")
+    checkpoint(tmp_path, 7).rename(tmp_path / "checkpoint-7-old")
+    checkpoint(tmp_path, 7).rename(tmp_path / "checkpoint-best")
     (tmp_path / "checkpoint-9").write_text("a file")
     assert last_whole_checkpoint(tmp_path) is None
     assert last_whole_checkpoint(tmp_path / "nowhere") is None
@@ -168,8 +251,32 @@ def test_a_checkpoint_lacking_a_process_s_file_is_not_whole(tmp_path: Path) -> N
     for step in (4, 8):
         saved_by(2, tmp_path / f"checkpoint-{step}")
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+        seal(tmp_path / f"checkpoint-{step}", "a run")
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-8"
     (tmp_path / "checkpoint-8" / method_file(1, 2)).unlink()
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
     with pytest.raises(CheckpointError, match=f"checkpoint-8 holds no {METHOD_FILE}"):
         load_method(Dealing(), tmp_path / "checkpoint-8", 0, 2)
+
+
+# ---- rotation
+
+
+def test_rotation_drops_what_was_saved_first_and_never_what_must_be_kept(tmp_path: Path) -> None:
+    for step in (9, 3, 6):  # 9 is left from before a damage; the run went on from an earlier one
+        checkpoint(tmp_path, step)
+    rotate(tmp_path, None, {tmp_path / "checkpoint-6"})
+    rotate(tmp_path, 3, {tmp_path / "checkpoint-6"})
+    assert list(checkpoints(tmp_path)) == [9, 6, 3]
+    rotate(tmp_path, 2, {tmp_path / "checkpoint-6"})
+    assert list(checkpoints(tmp_path)) == [6, 3]
+    checkpoint(tmp_path, 7)
+    rotate(tmp_path, 2, {tmp_path / "checkpoint-7", tmp_path / "checkpoint-3"})  # the best one is the oldest
+    assert list(checkpoints(tmp_path)) == [7, 3]
+    checkpoint(tmp_path, 6)
+    rotate(tmp_path, 2, {tmp_path / "checkpoint-6", tmp_path / "checkpoint-3"})
+    assert list(checkpoints(tmp_path)) == [6, 3]
+    rotate(tmp_path, 1, {tmp_path / "checkpoint-6", tmp_path / "checkpoint-3"})
+    assert list(checkpoints(tmp_path)) == [6, 3]
+    rotate(tmp_path, 1, {tmp_path / "checkpoint-6"})
+    assert list(checkpoints(tmp_path)) == [6]

@@ -1,12 +1,16 @@
 """Models from a folder, from nothing, and from where there is none."""
 
+import json
+import secrets
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import dynamic_module_utils
 
 from advreg.hf.models import ModelError, load_any, load_classifier, load_tokenizer, model_folder
 from tiny_models import FAMILIES, tiny
@@ -262,3 +266,65 @@ def test_a_dtype_that_is_none_is_refused() -> None:
     for dtype in ("int8", "floof"):
         with pytest.raises(ModelError, match=f"dtype must be float32, float16, bfloat16 or float64, got '{dtype}'"):
             load_any("small", dtype)
+
+
+# ---- code that comes with a model
+
+CODE = """
+import pathlib
+from transformers import BertConfig, BertForSequenceClassification
+
+(pathlib.Path({struck!r})).touch()
+
+class OddConfig(BertConfig):
+    model_type = "odd-{number}"
+
+class OddModel(BertForSequenceClassification):
+    config_class = OddConfig
+"""
+
+
+@pytest.fixture
+def coded(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A folder whose model is of a kind that only its own code knows, and a file that the code leaves when it runs."""
+    struck, number = tmp_path / "struck", secrets.token_hex(4)
+    (Path(folder) / "odd.py").write_text(CODE.format(struck=str(struck), number=number))
+    path = Path(folder) / "config.json"
+    config = json.loads(path.read_text()) | {
+        "model_type": f"odd-{number}",
+        "auto_map": {"AutoConfig": "odd.OddConfig", "AutoModelForSequenceClassification": "odd.OddModel"},
+    }
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asks on the terminal"))
+    return folder, struck
+
+
+def test_code_that_comes_with_a_model_is_not_run_unasked(coded: tuple[str, Path], tokenizer: Any) -> None:
+    folder, struck = coded
+    told = r"brings code of its own, which would run with your rights; .* add --trust-remote-code"
+    for load in (lambda: load_any(folder), lambda: load_classifier(folder, tokenizer, ["a", "b", "c"], 0)):
+        with pytest.raises(ModelError, match=told):
+            load()
+    load_tokenizer(folder, [], 0)
+    assert not struck.exists()
+
+
+def test_code_that_comes_with_a_model_is_run_if_the_user_says_so(coded: tuple[str, Path], tokenizer: Any) -> None:
+    folder, struck = coded
+    model = load_classifier(folder, tokenizer, ["a", "b", "c"], 0, trust_remote_code=True)
+    assert type(model).__name__ == "OddModel"
+    assert struck.exists()
+
+
+def test_code_in_weights_of_the_old_format_is_not_run(folder: str, tmp_path: Path) -> None:
+    class Malice:
+        def __reduce__(self) -> Any:
+            return Path.mkdir, (tmp_path / "struck",)
+
+    (Path(folder) / "model.safetensors").unlink()
+    torch.save({"bert.embeddings.word_embeddings.weight": Malice()}, Path(folder) / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="is a folder, but"):
+        load_any(folder)
+    assert not (tmp_path / "struck").exists()

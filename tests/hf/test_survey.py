@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import struct
 from typing import Any
 from unittest.mock import patch
 
@@ -124,15 +125,23 @@ def test_a_collator_that_splits_samples_is_refused() -> None:
 
 
 def test_the_fingerprint_is_the_one_checkpoints_hold() -> None:
-    """A hash of the hashes of lengths and tokens: written down here, for runs saved by other versions to resume."""
+    """A hash of the hashes of lengths, tokens and labels: written down here, for other versions to resume."""
     rows = [{"input_ids": [5, 6, 7], "labels": 0}, {"input_ids": [8], "labels": 1}, {"input_ids": [9, 5], "labels": 0}]
 
     def hashed(numbers: list[int]) -> bytes:
         return hashlib.sha256(b"".join(number.to_bytes(8, "little") for number in numbers)).digest()
 
     found = surveyed("bert", rows).fingerprint
-    assert found == hashlib.sha256(hashed([3, 1, 2]) + hashed([5, 6, 7, 8, 9, 5])).hexdigest()
-    assert found == "1f8976cf0c2ac017a448b13b5c04c79e5b21330a51fee794a8842c50ce6cb8ce"
+    labels = hashlib.sha256(struct.pack("<3d", 0, 1, 0)).digest()
+    assert found == hashlib.sha256(hashed([3, 1, 2]) + hashed([5, 6, 7, 8, 9, 5]) + labels).hexdigest()
+    assert found == "ac02a1c2b87474cd5b12da825d89aeccde14986b26838e2055feca9da8a9102f"
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0], [0.25, 1.0, 0.5]])
+def test_the_fingerprint_changes_with_a_label(labels: list[float]) -> None:
+    rows = [{"input_ids": [5, 6, 7], "labels": label} for label in labels]
+    changed = [*rows[:2], {**rows[2], "labels": rows[2]["labels"] + 1}]
+    assert surveyed("bert", rows).fingerprint != surveyed("bert", changed).fingerprint
 
 
 @pytest.mark.parametrize("family", ["bert", "marian"])

@@ -26,6 +26,7 @@ from transformers.training_args import OptimizerNames
 
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint
+from advreg.hf.seal import MANIFEST_FILE, STAGING
 from advreg.hf.task import CheckpointingError
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, AdversarialTrainer, NonFiniteLossError
 from advreg.methods import Standard, StepReport, create, registry
@@ -469,10 +470,14 @@ def saved(folder: Path, name: str = "arch", **settings: Any) -> str:
     return str(folder / "checkpoint-2")
 
 
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["token", "label"])
+def test_a_checkpoint_of_other_data_is_refused(what: str, tmp_path: Path) -> None:
     checkpoint = saved(tmp_path)
     changed = rows_of()
-    changed[3]["input_ids"][1] += 1
+    if what == "token":
+        changed[3]["input_ids"][1] += 1
+    else:
+        changed[3]["labels"] = (changed[3]["labels"] + 1) % 2
     with pytest.raises(ValueError, match="the training data differs from the data of the checkpoint"):
         trainer_of(tmp_path, method_of("arch"), data=changed).train(resume_from_checkpoint=checkpoint)
 
@@ -568,11 +573,23 @@ def test_a_full_disk_costs_a_save_and_not_the_run(limit: int, tmp_path: Path, ca
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
 
 
-@pytest.mark.parametrize("name", ["advreg_method.safetensors", "optimizer.pt", "trainer_state.json"])
+class Blocked(TrainerCallback):  # type: ignore[misc]
+    """At one step there is a folder in the place of a file of the checkpoint."""
+
+    def __init__(self, run: Path, step: int, name: str) -> None:
+        self.step, self.place = step, run / STAGING / f"checkpoint-{step}" / name
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            self.place.mkdir(parents=True)
+
+
+@pytest.mark.parametrize("name", ["advreg_method.safetensors", "optimizer.pt", "trainer_state.json", MANIFEST_FILE])
 def test_a_file_that_cannot_be_written_costs_a_save_and_not_the_run(name: str, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-2" / name).mkdir(parents=True)  # a folder in the file's place
-    trainer = _trained(trainer_of(tmp_path, method_of("arch"), save_strategy="steps", save_steps=1))
+    given = {"callbacks": [Blocked(tmp_path, 2, name)]}
+    trainer = _trained(trainer_of(tmp_path, method_of("arch"), given=given, save_strategy="steps", save_steps=1))
     assert trainer.state.global_step == 4
+    assert not (tmp_path / STAGING).exists()
     assert not (tmp_path / "checkpoint-2").exists()
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
 
@@ -580,8 +597,8 @@ def test_a_file_that_cannot_be_written_costs_a_save_and_not_the_run(name: str, t
 def test_when_the_best_checkpoint_cannot_be_saved_the_best_of_the_others_is_kept(tmp_path: Path) -> None:
     settings = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
     best = {"load_best_model_at_end": True, "save_total_limit": 1, "metric_for_best_model": "step"}
-    (tmp_path / "checkpoint-4" / "trainer_state.json").mkdir(parents=True)
-    trainer = trainer_of(tmp_path, method_of("r3f"), given={"eval_dataset": rows_of()}, **settings, **best)
+    given = {"eval_dataset": rows_of(), "callbacks": [Blocked(tmp_path, 4, "trainer_state.json")]}
+    trainer = trainer_of(tmp_path, method_of("r3f"), given=given, **settings, **best)
     evaluate = trainer.evaluate
     trainer.evaluate = lambda *a, **k: evaluate(*a, **k) | {"eval_step": trainer.state.global_step}  # later is better
     trainer.train()

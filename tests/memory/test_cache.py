@@ -167,8 +167,8 @@ def test_the_moving_average_is_weighted_towards_the_new_by_one_minus_ema() -> No
 
 def test_the_average_is_projected_back_into_the_ball_before_it_is_stored_and_trained_on() -> None:
     cache, ids = make_cache(), torch.tensor(CACHED)
-    for epoch in range(2):
-        trained = cache.write(ids, perturbation(drawn(CACHED, seed=8, scale=5.0)), 0.5, Ball(0.1), epoch)
+    for epoch, ball in enumerate((Ball(1e3), Ball(0.1))):
+        trained = cache.write(ids, perturbation(drawn(CACHED, seed=8, scale=5.0)), 0.5, ball, epoch)
     for stream in SIZES:
         for rows in (real(trained, stream), read(cache, CACHED, stream)):
             assert [row.norm().item() for row in rows] == pytest.approx([0.1] * 4)
@@ -241,6 +241,21 @@ def test_a_delta_that_is_not_finite_is_refused_and_nothing_of_its_batch_is_cache
     ):
         write(cache, CACHED, rows, epoch=epoch)
     assert unchanged(cache, before)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_a_delta_outside_its_ball_is_refused_and_nothing_of_its_batch_is_cached(norm: Norm) -> None:
+    cache, ball = make_cache(), Ball(0.5, norm, "token")
+    rows = drawn(CACHED, seed=18, scale=1e-3)
+    before = snapshot(cache)
+    rows["decoder"][1][0, 0] = 0.51
+    with pytest.raises(
+        ValueError, match=rf"sample ids \[1\] is outside the ball of radius 0.5 \({norm} per token\); nothing was"
+    ):
+        cache.write(torch.tensor(CACHED), perturbation(rows), 0.0, ball, 0)
+    assert unchanged(cache, before)
+    rows["decoder"][1][0, 0] = 0.49
+    cache.write(torch.tensor(CACHED), perturbation(rows), 0.0, ball, 0)
 
 
 def test_a_delta_that_would_overflow_in_float16_is_refused_before_it_becomes_infinite() -> None:
@@ -437,7 +452,7 @@ def test_every_tier_gives_the_same_bits_whether_or_not_it_knew_what_comes_next(
 ) -> None:
     caches = [make_cache(dtype=dtype, tier=tier) for tier in TIERS]
     for epoch, (ids, side, extra) in enumerate(history):
-        found = perturbation(drawn(ids, seed + epoch), side, extra)
+        found = Ball(2.0).project(perturbation(drawn(ids, seed + epoch), side, extra))
         for cache in caches:
             if foresight:
                 cache.expect(torch.tensor(EVERYONE))

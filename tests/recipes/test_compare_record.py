@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import doctest
 from pathlib import Path
 
 import pytest
 
 from advreg.recipes import compare_record
-from advreg.recipes.compare_record import load, score_of
+from advreg.recipes.compare_record import COMPARE_FILE, load, score_of
 from advreg.recipes.understanding import TASKS, main_score
-from advreg.record import RecordError
+from advreg.record import RecordError, save_as
 from comparisons import candidate, comparison
 
 
@@ -44,3 +45,18 @@ def test_a_score_with_a_part_that_is_not_finite_is_none() -> None:
 
 def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(compare_record).failed == 0
+
+
+@pytest.mark.parametrize("place", ["/etc", "../other", "a/../../b", "C:\\x"])
+@pytest.mark.parametrize("part", ["runs", "candidates"])
+def test_a_comparison_whose_runs_lie_elsewhere_is_refused(part: str, place: str, tmp_path: Path) -> None:
+    tuning = {("rte", "arch"): [candidate(3.5, 61.5)]}
+    record = comparison({"rte": ["accuracy"]}, ["arch"], [0], {}, tuning)
+    if part == "runs":
+        record = dataclasses.replace(record, runs=[dataclasses.replace(record.runs[0], folder=place)])
+    else:
+        candidates = [dataclasses.replace(record.choices[0].candidates[0], folder=place)]
+        record = dataclasses.replace(record, choices=[dataclasses.replace(record.choices[0], candidates=candidates)])
+    save_as(tmp_path / COMPARE_FILE, record, keep_paths=True)
+    with pytest.raises(RecordError, match=r"folder must be in the folder of the comparison, got"):
+        load(tmp_path)

@@ -41,13 +41,13 @@ def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) 
         "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
         "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
         "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "encoder_dropout": 0.5,
-        "head_dropout": 0.25, "site": "block", "output": "o",
+        "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
     }  # fmt: skip
     lines = [f"{name} = {list(value) if isinstance(value, tuple) else repr(value)}" for name, value in given.items()]
     settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
     assert {name: getattr(settings, name) for name in given} == given
     fields = {field.name for field in dataclasses.fields(TrainSettings)}
-    assert fields - given.keys() == {"data", "options", "training"}
+    assert fields - given.keys() == {"data", "options", "training", "trust_remote_code"}
     assert read_settings(toml(tmp_path, "task = 'rte'\ndata = 'd'"), {}, {}).data == "d"
 
 
@@ -255,3 +255,11 @@ def test_a_training_field_that_is_a_setting_of_ours_is_refused_lest_the_record_b
 def test_options_of_an_unknown_method_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"options are given for the method 'ach' \(did you mean 'arch'\?\)"):
         TrainSettings(options={"ach": {}})
+
+
+def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("trust_remote_code = true\n")
+    with pytest.raises(SettingsError, match="trust_remote_code must be given as a flag; a file cannot vouch for code"):
+        read_settings(tmp_path / "run.toml", {}, {})
+    assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code
+    assert not read_settings(None, {}, {}).trust_remote_code

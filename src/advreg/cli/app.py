@@ -25,6 +25,8 @@ console = Console(quiet=os.environ.get("RANK", "0") != "0")  # of many processes
 
 def user_errors() -> tuple[type[BaseException], ...]:
     """Errors whose text is meant for users; anything else is a bug and keeps its traceback."""
+    from torch import OutOfMemoryError
+
     from advreg.hf.checkpoint import CheckpointError
     from advreg.hf.injection import InjectionError
     from advreg.hf.models import ModelError
@@ -34,7 +36,7 @@ def user_errors() -> tuple[type[BaseException], ...]:
 
     return (
         CheckpointError, CheckpointingError, DataError, InjectionError, ModelError, NonFiniteLossError, RecordError,
-        SettingsError, OSError, ValueError, FloatingPointError,
+        SettingsError, OSError, ValueError, FloatingPointError, OutOfMemoryError,
     )  # fmt: skip
 
 
@@ -236,11 +238,14 @@ def doctor(
     radius: Annotated[float, typer.Option(help="l2 size of the perturbation that is tried, per sentence")] = 0.1,
     dtype: Annotated[str, typer.Option(help="dtype of the weights: float32, bfloat16, float16")] = "float32",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="with gradient checkpointing")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run code that comes with the model")
+    ] = False,
 ) -> None:
     """Prove with one batch that the perturbation reaches a model and does what it should."""
     from advreg.cli.doctor import report
 
-    raise typer.Exit(report(model, site, radius, dtype, checkpointing, console))
+    raise typer.Exit(report(model, site, radius, dtype, checkpointing, console, trust_remote_code))
 
 
 @app.command()

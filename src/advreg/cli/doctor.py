@@ -10,10 +10,12 @@ from advreg.hf.models import load_any
 from advreg.hf.run import quiet_libraries
 
 
-def report(name: str, site: str, radius: float, dtype: str, checkpointing: bool, console: Console) -> int:
+def report(
+    name: str, site: str, radius: float, dtype: str, checkpointing: bool, console: Console, trusted: bool = False
+) -> int:
     """Examine a model, print the findings; 0 if all is well, 1 otherwise."""
     quiet_libraries()
-    model = load_any(name, dtype)
+    model = load_any(name, dtype, trusted)
     model.train()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

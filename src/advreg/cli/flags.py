@@ -40,6 +40,7 @@ def setting_flags() -> list[inspect.Parameter]:
             field.metadata["help"] + _default_text(field.default),
             type_text(hints[field.name]).removesuffix(" or none"),
             repeated=get_origin(hints[field.name]) is tuple,
+            switch=hints[field.name] is bool,
         )
         for field in dataclasses.fields(TrainSettings)
         if field.name not in _NO_FLAG
@@ -83,12 +84,20 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _flag(
-    name: str, declaration: str, help: str, takes: str, repeated: bool = False, panel: str | None = None
+    name: str,
+    declaration: str,
+    help: str,
+    takes: str,
+    repeated: bool = False,
+    panel: str | None = None,
+    switch: bool = False,
 ) -> inspect.Parameter:
-    kind: Any = list[str] | None if repeated else str | None
+    kind: Any = bool | None if switch else list[str] | None if repeated else str | None
     # escaped, because rich would read [tokens] as markup
     shown = help.replace("[", r"\[")
-    option = typer.Option(declaration, help=shown, metavar=takes, rich_help_panel=panel, show_default=False)
+    option = typer.Option(
+        declaration, help=shown, metavar=None if switch else takes, rich_help_panel=panel, show_default=False
+    )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 

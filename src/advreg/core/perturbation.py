@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,11 @@ class Perturbation:
     @property
     def batch_size(self) -> int:
         return next(iter(self.masks.values())).shape[0]
+
+    @property
+    def width(self) -> int:
+        """Padded length of the longest stream."""
+        return max(mask.shape[1] for mask in self.masks.values())
 
     @property
     def device(self) -> torch.device:
@@ -78,6 +83,19 @@ class Perturbation:
         values = {stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()}
         masks = {stream: torch.cat([mask, mask]) for stream, mask in self.masks.items()}
         return Perturbation(values, masks)
+
+    def part(self, rows: slice) -> Perturbation:
+        """The perturbation of some of the samples."""
+        values = {stream: value[rows] for stream, value in self.values.items()}
+        return Perturbation(values, {stream: mask[rows] for stream, mask in self.masks.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Perturbation]) -> Perturbation:
+        """One perturbation of the samples of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        values = {stream: torch.cat([part.values[stream] for part in parts]) for stream in parts[0].streams}
+        return cls(values, {stream: torch.cat([part.masks[stream] for part in parts]) for stream in parts[0].streams})
 
     def where(self, chosen: Tensor, other: Perturbation) -> Perturbation:
         """This perturbation for the samples that are ``chosen`` (B,), the other one for the rest."""

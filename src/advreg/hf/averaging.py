@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -95,8 +96,11 @@ class Snapshots:
         path = self.folder / _INDEX
         if not path.is_file():
             return {}
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        scores = {int(step): math.nan if score is None else float(score) for step, score in entries.items()}
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+            scores = {int(step): math.nan if score is None else float(score) for step, score in entries.items()}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete '{self.folder}' and resume the run") from error
         return {step: score for step, score in sorted(scores.items()) if self._file(step).is_file()}
 
     def best(self) -> int:
@@ -109,8 +113,15 @@ class Snapshots:
 
     def load(self, steps: Sequence[int]) -> dict[str, Tensor]:
         """The weights of a step, or the average of several."""
-        parts = [load_file(self._file(step)) for step in steps]
+        parts = [self._read(step) for step in steps]
         return parts[0] if len(parts) == 1 else average_weights(parts)
+
+    def _read(self, step: int) -> dict[str, Tensor]:
+        try:
+            weights: dict[str, Tensor] = load_file(self._file(step))
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{self._file(step)} is damaged ({error}); delete it and resume the run") from error
+        return weights
 
     def _some(self) -> dict[int, float]:
         scores = self.scores()

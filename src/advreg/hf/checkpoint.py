@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from advreg.hf.ranks import METHOD_FILE, method_file, method_files, remove_others
+from advreg.hf.seal import claimed, flaw
 from advreg.methods.base import Method, MethodState
 
-_SEAL = "trainer_state.json"  # the Trainer writes it last
+logger = logging.getLogger(__name__)
 
 
 class CheckpointError(ValueError):
@@ -67,9 +71,12 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
 
 def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a file, if it is of the same method with the same options."""
-    with safe_open(str(path), framework="pt") as file:  # on the host: a cache may be larger than the GPU
-        facts: dict[str, str] = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    try:
+        with safe_open(str(path), framework="pt") as file:  # on the host: a cache may be larger than the GPU
+            facts: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); go on from an earlier checkpoint") from error
     if facts.get("method") != method.name:
         raise CheckpointError(f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}")
     saved, mine = json.loads(facts.get("options", "{}")), json.loads(json.dumps(method.options()))
@@ -85,19 +92,56 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
     return tensors, facts
 
 
-def last_whole_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint of a run that was written to its end; a kill in mid-save leaves one that was not."""
-    numbered = [
-        (int(folder.name.removeprefix("checkpoint-")), folder)
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoints of a run by step, newest first."""
+    found = {
+        int(match.group(1)): folder
         for folder in run.glob("checkpoint-*")
-        if folder.name.removeprefix("checkpoint-").isdigit()
-    ]
-    return next((folder for _, folder in sorted(numbered, reverse=True) if _is_whole(folder)), None)
+        if (match := re.fullmatch(r"checkpoint-(\d+)", folder.name)) and folder.is_dir()
+    }
+    return dict(sorted(found.items(), reverse=True))
 
 
-def _is_whole(folder: Path) -> bool:
-    try:
-        json.loads((folder / _SEAL).read_text())
-    except (OSError, ValueError):
-        return False
-    return bool(method_files(folder))
+def last_whole_checkpoint(run: Path) -> Path | None:
+    """The newest checkpoint of a run that is as it was saved; of newer ones it is said what is wrong with them."""
+    token = claimed(run)
+    for folder in checkpoints(run).values():
+        wrong = flaw(folder, token) or _unfit(folder)
+        if wrong is None:
+            return folder
+        logger.warning("%s is not used: %s. The checkpoint before it is tried", folder.name, wrong)
+    return None
+
+
+def require_whole(folder: Path) -> None:
+    """Refuse a checkpoint that is not as it was saved."""
+    wrong = (flaw(folder) or _unfit(folder)) if folder.is_dir() else "there is no such folder"
+    if wrong is not None:
+        raise CheckpointError(
+            f"{folder} cannot be used: {wrong}; it was not saved by advreg, or damaged since. Choose an earlier one, "
+            "or resume_from_checkpoint=True, which takes the last whole one"
+        )
+
+
+def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
+    """Delete the checkpoints that were saved first until ``limit`` are left; never one of ``keep``.
+
+    The Trainer's own rotation orders by number where all were saved within a second, and would then delete the newest
+    in favour of a damaged one with a higher number.
+    """
+    if limit is None or limit <= 0:
+        return
+    oldest = sorted(
+        (folder for folder in checkpoints(run).values() if folder not in keep),
+        key=lambda folder: folder.stat().st_mtime_ns,
+    )
+    excess = len(checkpoints(run)) - max(limit, len(keep))
+    for folder in oldest[: max(0, excess)]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unfit(folder: Path) -> str | None:
+    """Why a run cannot go on from a checkpoint that is whole, or nothing."""
+    if not method_files(folder):
+        return f"it holds no {METHOD_FILE}, as with save_only_model"
+    return None if (folder / "trainer_state.json").is_file() else "it holds no trainer_state.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,7 @@ def load_classifier(
     seed: int,
     dropout: float | None = None,
     head_dropout: float | None = None,
+    trust_remote_code: bool = False,
 ) -> Any:
     """A model with a classification head (or, with ``labels=None``, a regression head of one output).
 
@@ -84,6 +86,7 @@ def load_classifier(
         seed: of the weights that are drawn: all of them, or the head's.
         dropout: overrides the dropout of the encoder.
         head_dropout: overrides the dropout of the head.
+        trust_remote_code: may code that comes with the model be run?
     """
     head = {
         "num_labels": 1 if labels is None else len(labels),
@@ -92,24 +95,24 @@ def load_classifier(
         "label2id": {label: index for index, label in enumerate(labels or ["score"])},
     }
     transformers.set_seed(seed)
-    model = _build(name, tokenizer, head, dropout)
+    model = _build(name, tokenizer, head, dropout, trust_remote_code)
     if head_dropout is not None:
         _set_head_dropout(model, head_dropout, name)
     return model
 
 
-def _build(name: str, tokenizer: Any, head: dict[str, Any], dropout: float | None) -> Any:
+def _build(name: str, tokenizer: Any, head: dict[str, Any], dropout: float | None, trust: bool) -> Any:
     if name == SCRATCH:
         cls: Any = transformers.BertForSequenceClassification
         return cls(small_config(len(tokenizer), tokenizer.pad_token_id, dropout, head))
-    config = _from(AutoConfig, name, **head)
+    config = _from(AutoConfig, name, trust, **head)
     if dropout is not None:
         _set_dropout(config, dropout, name)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
     # a checkpoint that was trained for other classes gets a new head
     options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
-    return _from(AutoModelForSequenceClassification, name, **options)
+    return _from(AutoModelForSequenceClassification, name, trust, **options)
 
 
 def small_config(vocabulary: int, padding: int, dropout: float | None, head: dict[str, Any]) -> Any:
@@ -129,36 +132,45 @@ def small_config(vocabulary: int, padding: int, dropout: float | None, head: dic
     )
 
 
-def load_tokenizer(name: str, texts: Sequence[str], max_length: int) -> Any:
+def load_tokenizer(name: str, texts: Sequence[str], max_length: int, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model; for the small one, trained on ``texts``."""
     if name == SCRATCH:
         return train_tokenizer(texts, max_length=max_length)
-    tokenizer = _from(AutoTokenizer, name)
+    tokenizer = _from(AutoTokenizer, name, trust_remote_code)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_any(name: str, dtype: str = "float32") -> Any:
+def load_any(name: str, dtype: str = "float32", trust_remote_code: bool = False) -> Any:
     """A model with the head its checkpoint was saved with; a bare encoder gets a new classification head."""
     kind = getattr(torch, dtype, None)
     if kind not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         raise ModelError(f"dtype must be float32, float16, bfloat16 or float64, got '{dtype}'")
-    config = _from(AutoConfig, name)
+    config = _from(AutoConfig, name, trust_remote_code)
     for architecture in config.architectures or []:
         cls = getattr(transformers, architecture, None)
         if cls is not None and architecture.endswith(("Classification", "Generation", "LM", "LMHeadModel", "MTModel")):
-            return _from(cls, name, dtype=kind)
-    return _from(AutoModelForSequenceClassification, name, dtype=kind)
+            return _from(cls, name, trust_remote_code, dtype=kind)
+    return _from(AutoModelForSequenceClassification, name, trust_remote_code, dtype=kind)
 
 
-def _from(cls: Any, name: str, **options: Any) -> Any:
-    """``cls.from_pretrained(name)``, with an error that says what to do."""
+def _from(cls: Any, name: str, trust: bool, **options: Any) -> Any:
+    """``cls.from_pretrained(name)``, with an error that says what to do.
+
+    Whether code that comes with the model may be run is always said: left open, transformers would ask on the terminal.
+    Weights in the old format are unpickled with ``weights_only``.
+    """
     try:
-        return cls.from_pretrained(model_folder(name), **options)
+        return cls.from_pretrained(model_folder(name), trust_remote_code=trust, **options)
     except ModelError:
         raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError, pickle.UnpicklingError) as error:
+        if not trust and "trust_remote_code" in str(error):
+            raise ModelError(
+                f"model '{name}' brings code of its own, which would run with your rights; read it, and if you trust "
+                "it, add --trust-remote-code"
+            ) from error
         where = "is a folder, but" if Path(name).is_dir() else "is neither a folder here nor reachable on the hub:"
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(

@@ -17,7 +17,7 @@ from advreg.hf.arguments import training_arguments
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.ranks import first_decides
-from advreg.hf.trainer import AdversarialTrainer
+from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.methods.base import Method
 
 Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
@@ -38,6 +38,7 @@ class Job:
         folder: where checkpoints and the final model go.
         precision: fp32, bf16 or fp16.
         site: where δ is added.
+        on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         fields: fields of ``TrainingArguments``.
         evaluations: further sets to evaluate on when the training is done; their scores bear the set's name.
     """
@@ -52,6 +53,7 @@ class Job:
     folder: Path
     precision: str = "fp32"
     site: str = "tokens"
+    on_non_finite: OnNonFinite = "stop"
     fields: Mapping[str, Any] = field(default_factory=dict)
     evaluations: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class Result:
     passes: dict[str, float]
     memory_bytes: int
     resumed_from: int | None
+    skipped: int = 0
 
 
 def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
@@ -93,6 +96,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
         passes=trainer.passes.per_step(),
         memory_bytes=job.method.memory_bytes,
         resumed_from=None if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-")),
+        skipped=trainer.skipped,
     )
 
 
@@ -109,6 +113,7 @@ def _trainer(job: Job) -> AdversarialTrainer:
             compute_metrics=lambda prediction: job.metrics(prediction.predictions, prediction.label_ids),
             method=job.method,
             site=job.site,
+            on_non_finite=job.on_non_finite,
         )
     except (ImportError, RuntimeError) as error:  # report_to names a tracker that is not installed, and the like
         raise ValueError(f"the Trainer refuses these settings: {error}") from error

@@ -16,7 +16,7 @@ from advreg.core.shard import Shard
 from advreg.hf.data import Features, Sized, in_batches
 from advreg.hf.injection import bare, find_sites
 from advreg.hf.randomness import kept_randomness
-from advreg.hf.task import ModelTask
+from advreg.hf.task import IGNORED, ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.memory.exchange import summed
 
@@ -54,6 +54,7 @@ def survey(
     lengths = {stream: torch.empty(size, dtype=torch.int64) for stream in tables}
     vectors = {stream: _HostRows(size, table.shape[1]) for stream, table in tables.items()}
     digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
+    labels = hashlib.sha256()
     widths: dict[str, int] = {}
     done, checksum = 0, 0
     with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
@@ -68,6 +69,9 @@ def survey(
                 for digest, part in zip(digests[stream], (counts, real), strict=True):
                     digest.update(part.to("cpu", torch.int64).numpy().tobytes())
                 checksum += token_checksum(number, shard.ids[done : done + rows], counts.cpu(), real.cpu())
+            if isinstance(batch.get("labels"), Tensor):
+                told = batch["labels"].cpu()
+                labels.update(told[told != IGNORED].to(torch.float64).numpy().tobytes())
             done += rows
             if advance is not None:
                 advance(rows)
@@ -75,7 +79,7 @@ def survey(
         lengths,
         dict(widths),
         {stream: rows.finish() for stream, rows in vectors.items()},
-        combined(digest for pair in digests.values() for digest in pair),
+        combined([*(digest for pair in digests.values() for digest in pair), labels]),
         shard,
         f"{summed(checksum, device, shard.world):016x}",
     )

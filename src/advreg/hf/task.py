@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
@@ -25,6 +26,8 @@ IGNORED = -100
 
 _NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS)
 _FIRST_INNER_SCALE = 2.0**16
+
+logger = logging.getLogger(__name__)
 
 LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
 
@@ -73,6 +76,8 @@ class ModelTask:
         self.half = half
         self._inner_scale = _FIRST_INNER_SCALE
         self._random_state: list[Tensor] | None = None
+        self.may_fuse = True
+        self.has_fused = False  # in the step at hand
         require_non_reentrant(model)
         self.wrapped = model
 
@@ -132,13 +137,32 @@ class ModelTask:
         return self._forward(self._frozen, self._inputs(batch), delta)
 
     def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        if not fuse:
-            # Only the second pass goes through the wrapper: DDP wants one wrapped forward per backward.
-            return self.peek(batch), self.logits(batch, delta)
+        if fuse and self.may_fuse:
+            self.has_fused = True
+            try:
+                return self._fused(batch, delta)
+            except torch.OutOfMemoryError:
+                if not self.unfuse():
+                    raise
+        # Only the second pass goes through the wrapper: DDP wants one wrapped forward per backward.
+        return self.peek(batch), self.logits(batch, delta)
+
+    def _fused(self, batch: Batch, delta: Perturbation) -> tuple[Tensor, Tensor]:
         self._refuse_batch_statistics()
         both = self._forward(self.wrapped, twice(self._inputs(batch)), delta.above_zeros())
         clean, perturbed = both.chunk(2)
         return clean, perturbed
+
+    def unfuse(self) -> bool:
+        """From now on make two passes of a fused one, since memory ran out; false if that cannot help.
+
+        Not with several processes: one that repeats a pass would wait for the others.
+        """
+        if not (self.may_fuse and self.has_fused) or torch.distributed.is_initialized():
+            return False
+        self.may_fuse = self.has_fused = False
+        logger.warning("out of memory in the fused pass; clean and perturbed copies go in two passes from now on")
+        return True
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
@@ -314,6 +338,10 @@ class ModelTask:
                 self.model(**inputs)
         return seen
 
+    def part(self, batch: Batch, rows: slice) -> dict[str, Any]:
+        size = batch["input_ids"].shape[0]
+        return {name: value[rows] if is_per_sample(value, size) else value for name, value in batch.items()}
+
     # ---- gradients, dropout and parameters
 
     def accumulating(self) -> AbstractContextManager[None]:
@@ -446,9 +474,9 @@ def decoder_inputs(core: Any, labels: Tensor) -> Tensor:
 def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The batch followed by itself."""
     size = inputs["input_ids"].shape[0]
-    return {
-        name: torch.cat([value, value])
-        if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
-        else value
-        for name, value in inputs.items()
-    }
+    return {name: torch.cat([value, value]) if is_per_sample(value, size) else value for name, value in inputs.items()}
+
+
+def is_per_sample(value: Any, size: int) -> bool:
+    """Does a batch's entry have a row for each sample?"""
+    return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size

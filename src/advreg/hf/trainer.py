@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
@@ -34,7 +32,9 @@ from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
+from advreg.hf.saving import SavingMixin
 from advreg.hf.sharding import ShardBatches
+from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
 from advreg.memory.corpus import Corpus
@@ -43,32 +43,43 @@ from advreg.methods.standard import Standard
 
 logger = logging.getLogger(__name__)
 
-_FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
-
 _STRATEGIES = ("random", "sequential", "group_by_length")
 
-_Any: Any = object  # to the type checker: whatever Trainer it is mixed into
+OnNonFinite = Literal["stop", "skip"]
 
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss became NaN or infinite."""
+    """The loss or its gradient became NaN or infinite."""
 
 
-class AdversarialMixin(_Any):  # type: ignore[misc]
+class AdversarialMixin(SavingMixin):
     """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
 
     Args:
         method: how to train on a batch; Standard if none is given.
         site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.
+        on_non_finite: what to do when the loss or a gradient is not finite: ``"stop"`` with an error that names the
+            step and the samples, or ``"skip"`` that update and count it in ``skipped``. With fp16 a gradient that
+            overflows is the loss scaler's to skip.
         kwargs: all the arguments of the stock Trainer.
     """
 
     data_collator: Any
     train_dataset: Any
 
-    def __init__(self, *args: Any, method: Method | None = None, site: str = "tokens", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        method: Method | None = None,
+        site: str = "tokens",
+        on_non_finite: OnNonFinite = "stop",
+        **kwargs: Any,
+    ) -> None:
+        check_choice("on_non_finite", on_non_finite, get_args(OnNonFinite))
         self.method = method or Standard()
         self.site = site
+        self.on_non_finite = on_non_finite
+        self.skipped = 0
         super().__init__(*args, **kwargs)
         self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
         self.add_callback(_Watch(self))
@@ -77,12 +88,17 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
         self._ahead = Ahead()
         self._epoch = 0
         self._group = 1  # micro-batches of this update
+        self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
+        self._passes_before = PassCount()  # this update
+        self._spoilt = False  # is something of this update's gradient not finite?
+        self._stop = Stop()
+        self._leaving = False
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
     # ---- before the first step
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
@@ -93,16 +109,23 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                 f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
                 "inside the backward pass; choose adamw_torch or another"
             )
+        if self.on_non_finite == "skip" and self.args.world_size > 1:
+            raise ValueError(
+                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one that "
+                "skips would leave the others waiting for its gradient"
+            )
         self._refuse_sharding()
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
+        checkpoint = self._settle(resume_from_checkpoint)
         self._task = self._make_task()
         self._identify()
         if self.method.needs_corpus:
             self._prepare_method()
         try:
-            return super().train(*args, **kwargs)
+            with Stop() as self._stop:
+                return super().train(checkpoint, *args, **kwargs)
         finally:
             self._task.release()
 
@@ -239,6 +262,11 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     # ---- the step
 
+    def _begin_step(self) -> None:
+        """An update begins, with the first of its micro-batches."""
+        self._mark_step()
+        self._taken, self._spoilt, self._passes_before = [], False, replace(self.passes)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
@@ -248,19 +276,42 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
             batch[ITEMS] = num_items_in_batch
         task = self.task
         task.wrapped = model
-        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
-        counter = CountingTask(task, self.passes)
-        backward = counter.counted(self.accelerator.backward)
+        self._taken.append(batch)
         try:
-            report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
+            report = self._method_step(batch)
         except FloatingPointError as error:
-            raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
-        self.passes.steps += 1
+            if self.on_non_finite == "stop":
+                raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
+            self._spoilt = True
+            return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        self._require_finite(report, batch)
-        self._measure(report)
+        if self._is_finite(report, batch):
+            self._measure(report)
         return report.loss.detach().to(self.args.device)
+
+    def _method_step(self, batch: dict[str, Any]) -> StepReport:
+        """The method's step; once more, in two passes, where its fused pass was too much for the memory."""
+        self.task.has_fused = False
+        try:
+            return self._single_step(batch)
+        except torch.OutOfMemoryError:
+            if self.args.world_size > 1 or not self.task.unfuse():  # the other processes know nothing of it
+                raise
+        # The backward pass may have added a part of its gradients, which cannot be told from what was there before.
+        self.model.zero_grad()
+        self.passes = replace(self._passes_before)
+        for earlier in self._taken[:-1]:
+            self._single_step(earlier)
+        return self._single_step(batch)
+
+    def _single_step(self, batch: dict[str, Any]) -> StepReport:
+        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
+        backward = counter.counted(self.accelerator.backward)
+        report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
+        self.passes.steps += 1
+        return report
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
@@ -310,23 +361,63 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
-        if self.args.max_grad_norm > 0:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), most)
+        if not self.args.fp16 and not math.isfinite(norm):
+            raise FloatingPointError("the gradient is not finite in a replay; lower the learning rate or the radius")
         self.optimizer.step()
         self.model.zero_grad()
 
-    def _require_finite(self, report: StepReport, batch: Batch) -> None:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm of an update's gradient, before which it is decided whether there is an update."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if self._spoilt or not (self.args.fp16 or math.isfinite(norm)):
+            self._refuse_update(float(norm))
+        return norm
+
+    def _refuse_update(self, norm: float) -> None:
+        place = self._place(*self._taken)
+        if self.on_non_finite == "stop":
+            raise NonFiniteLossError(
+                f"the gradient's norm is {norm} at {place}. Neither the weights nor the last checkpoint were changed. "
+                "Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+            )
+        self._spoilt = True
+        self.skipped += 1
+        self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
+        logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
+
+    def _is_finite(self, report: StepReport, batch: Batch) -> bool:
         if bool(torch.isfinite(report.loss)):
-            return
+            return True
+        if self.on_non_finite == "skip":
+            self._spoilt = True
+            return False
         raise NonFiniteLossError(
             f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
             f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
             "radius, or train in bf16 or fp32"
         )
 
-    def _place(self, batch: Batch) -> str:
-        ids = batch[SAMPLE_ID].tolist() if SAMPLE_ID in batch else "unknown"
-        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids}"
+    def _place(self, *batches: Batch) -> str:
+        ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]
+        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids or 'unknown'}"
+
+    # ---- stopping when asked
+
+    def _is_asked_to_stop(self) -> bool:
+        """All processes give one answer, or one would wait for the other's part of the checkpoint."""
+        asked = self._stop.asked is not None
+        if self.args.world_size > 1:
+            count = self.accelerator.reduce(torch.tensor(float(asked), device=self.args.device))
+            asked = bool(count > 0)
+        return asked
+
+    def _end_step(self, control: Any) -> None:
+        self._leaving = self._is_asked_to_stop()
+        if self._leaving and self.args.save_strategy == "no":
+            self._stop.leave()
+        control.should_save = control.should_save or self._leaving
 
     # ---- evaluation
 
@@ -362,7 +453,7 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates}
+        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates, "skipped": self.skipped}
         process = self.args.process_index, self.args.world_size
         save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
 
@@ -379,37 +470,9 @@ class AdversarialMixin(_Any):  # type: ignore[misc]
                     self.args.world_size,
                 )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
+            self.skipped = int(tally.get("skipped", 0))
             self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """A save that fails (a full disk) costs that save, not the run."""
-        best = self.state.best_model_checkpoint
-        failure: Exception | None = None
-        try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
-                raise
-            failure = error
-        failed = self._processes_that(failure is not None)
-        if failed:
-            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            if self.args.should_save:
-                shutil.rmtree(folder, ignore_errors=True)
-            self.state.best_model_checkpoint = best  # not the folder that is gone
-            logger.error(
-                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
-                "save_total_limit",
-                folder.name,
-                failure or f"{failed} of {self.args.world_size} processes could not write their part",
-            )
-
-    def _processes_that(self, are: bool) -> int:
-        """How many processes say so."""
-        if self.args.world_size == 1:
-            return int(are)
-        return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
 class _Watch(TrainerCallback):
@@ -424,11 +487,17 @@ class _Watch(TrainerCallback):
         self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._mark_step()
+        self.trainer._begin_step()
         self.trainer.timer.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.timer.stop()
+        self.trainer._end_step(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer._leaving:
+            logger.warning("stopped after step %d, as asked", state.global_step)
+            self.trainer._stop.leave()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
@@ -437,6 +506,8 @@ class _Watch(TrainerCallback):
             self.trainer.method.updated(self.trainer.task)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer._spoilt:  # there was no update
+            return
         self.trainer.method.updated(self.trainer.task)
 
 

@@ -235,6 +235,7 @@ class PerturbationCache:
         old = self._read(ids, slots, delta)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
         fresh = ball.project(blend).where(self._written(slots) >= 0, delta)
+        self._require_inside(ids, slots, fresh, ball)
         if self._courier is not None:
             self._courier.forget(ids)
         for stream, values in fresh.values.items():
@@ -345,6 +346,15 @@ class PerturbationCache:
                     f"{int(then[which])} when the method was prepared; the data must not change during training "
                     "(random augmentation or truncation? then use cache-free methods such as r3f or smart)"
                 )
+
+    def _require_inside(self, ids: Tensor, slots: Tensor, delta: Perturbation, ball: Ball) -> None:
+        """A δ outside its ball must never reach the cache either."""
+        if not ball.contains(delta):
+            outside = [row for row in range(delta.batch_size) if not ball.contains(delta.part(slice(row, row + 1)))]
+            raise ValueError(
+                f"the perturbation of sample ids {ids[outside].tolist()} is outside the ball of radius {ball.radius} "
+                f"({ball.norm} per {ball.scope}); nothing was cached. Project it before it is written"
+            )
 
     def _require_finite(self, ids: Tensor, delta: Perturbation) -> None:
         """A non-finite δ must never reach the cache: it would come back in every epoch."""

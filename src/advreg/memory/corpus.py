@@ -21,7 +21,7 @@ class Corpus:
         widths: per stream, the width D of the embeddings δ is added to.
         vectors: per stream, the sentence vectors v_i = mean of the token embeddings of sample i, (n, d); the paper's
             sentence-vector equation.
-        fingerprint: a hash of every token of every sample, to notice that the data changed.
+        fingerprint: a hash of every token and label of every sample, to notice that the data changed.
         part: which samples these are; none: all there are.
         checksum: another hash, of all samples of all processes, that is the same however many there are.
     """

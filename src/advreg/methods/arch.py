@@ -204,13 +204,19 @@ class Arch(AscentOptions, Method):
         for batch in fetch(self.cache.groups(self.sweep_tokens)):
             ids = task.sample_ids(batch)
             with task.dropout(self.dropout):
-                with torch.no_grad():
-                    clean = task.peek(batch)
+                clean = self._clean(task, batch)
                 self.cache.write(ids, self.worst_case(task, batch, clean), self.ema, self.ball, clock.epoch)
             done += len(ids)
             if progress is not None:
                 progress("renewing the cache", done, len(self.cache.ids))
         self._swept_at = clock.epoch
+
+    def _clean(self, task: Task, batch: Batch) -> Tensor:
+        """f(x) without gradient, in as many parts as it takes."""
+        shape = task.zeros(batch)
+        with torch.no_grad():
+            parts = self._fitting(shape.batch_size, shape.width, lambda rows: task.peek(task.part(batch, rows)))
+        return torch.cat(parts)
 
     @property
     def looks_ahead(self) -> bool:

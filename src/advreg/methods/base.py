@@ -73,6 +73,9 @@ class Task(Protocol):
     def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
         """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
 
+    def part(self, batch: Batch, rows: slice) -> Batch:
+        """Some of the samples of a batch, padded as they were."""
+
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained parameters by name."""
 
@@ -206,6 +209,10 @@ class Method(ABC):
     def options(self) -> dict[str, Any]:
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
+
+    def decisive_options(self) -> dict[str, Any]:
+        """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
+        return {name: value for name, value in self.options().items() if name not in self.movable}
 
 
 def option(default: Any, help: str) -> Any:

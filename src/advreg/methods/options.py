@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
+from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
 from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
 
@@ -59,6 +60,7 @@ class AscentOptions(PenaltyOptions):
     step_end: EndRule = option("project", "after a step: project into the ball, or rescale onto its surface")
     start: StartKind = option("uniform", "start of the ascent: uniform on the ball's surface, or normal")
     start_scale: float = option(1e-5, "standard deviation of a normal start")
+    _fitting: Fitting = field(default_factory=Fitting, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,13 +81,19 @@ class AscentOptions(PenaltyOptions):
     def worst_case(self, task: Task, batch: Batch, clean: Tensor, steps: int | None = None) -> Perturbation:
         """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start; ``steps`` in place of S if given.
 
-        The clean prediction is a constant here: only δ moves.
+        The clean prediction is a constant here: only δ moves. Samples do not depend on each other, so where memory runs
+        out a part of the batch is climbed at a time.
         """
         ascent = self.ascent if steps is None else replace(self.ascent, steps=steps)
-        target = clean.detach()
-
-        def objective(delta: Perturbation) -> Tensor:
-            return task.divergence(target, task.probe(batch, delta), batch, self.divergence)
-
         start = self.origin.draw(task.zeros(batch), self.ball)
-        return ascend(objective, start, ascent, self.ball, task.gradient)
+
+        def climb(rows: slice) -> Perturbation:
+            part, target = (batch, clean) if rows == whole else (task.part(batch, rows), clean[rows])
+
+            def objective(delta: Perturbation) -> Tensor:
+                return task.divergence(target.detach(), task.probe(part, delta), part, self.divergence)
+
+            return ascend(objective, start.part(rows), ascent, self.ball, task.gradient)
+
+        whole = slice(0, start.batch_size)
+        return Perturbation.joined(self._fitting(start.batch_size, start.width, climb))

@@ -128,9 +128,10 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
     fields = training_fields(plan, len(data.train))
     training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before a model is loaded
     texts = [text for example in data.train for text in (example.text, example.pair) if text is not None]
-    tokenizer = load_tokenizer(settings.model, texts, settings.text_length or 64)
+    trusted = settings.trust_remote_code
+    tokenizer = load_tokenizer(settings.model, texts, settings.text_length or 64, trusted)
     dropouts = settings.encoder_dropout, settings.head_dropout
-    model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, *dropouts)
+    model = load_classifier(settings.model, tokenizer, data.labels, plan.seed, *dropouts, trusted)
     find_sites(model, settings.site)
     longest = longest_input(tokenizer, Limits.of(model).positions, settings.text_length)
     for note in data.notes:
@@ -154,6 +155,7 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
         folder=plan.folder,
         precision=settings.precision,
         site=settings.site,
+        on_non_finite=settings.on_non_finite,
         fields=fields,
     )
 
@@ -226,7 +228,11 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
     return record.finish(
         metrics=result.metrics,
         history=result.history,
-        timing={"seconds_per_step": result.seconds_per_step, "steps": float(result.steps)},
+        timing={
+            "seconds_per_step": result.seconds_per_step,
+            "steps": float(result.steps),
+            **({"skipped_updates": float(result.skipped)} if result.skipped else {}),
+        },
         passes=result.passes,
         cache_bytes=result.memory_bytes,
     )

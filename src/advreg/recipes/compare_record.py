@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.record import RecordError, RunRecord, load_as, save_as
+from advreg.record import RecordError, RunRecord, load_as, save_as, stays_inside
 
 SCHEMA = 1
 COMPARE_FILE = "compare.json"
@@ -131,12 +131,18 @@ class CompareRecord:
         save_as(folder / COMPARE_FILE, self)
 
 
-def load(folder: Path) -> CompareRecord:
+def load(place: Path) -> CompareRecord:
     """Read a comparison's file; :class:`~advreg.record.RecordError` for anything but a whole, unedited one."""
-    path = folder / COMPARE_FILE
+    path = place / COMPARE_FILE
     if not path.is_file():
         raise RecordError("is not there", "give the --output folder of an `advreg compare`", path=path)
-    return load_as(path, CompareRecord)
+    record = load_as(path, CompareRecord)
+    tried = [candidate.folder for choice in record.choices for candidate in choice.candidates]
+    for folder in [*tried, *(run.folder for run in record.runs)]:
+        if not stays_inside(folder):  # runs are trained, and tidied up, in there
+            told = f"must be in the folder of the comparison, got '{folder}'"
+            raise RecordError(told, "do not go on with a record that is not yours", field="folder", path=path)
+    return record
 
 
 def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -> float | None:

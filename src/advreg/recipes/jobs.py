@@ -15,6 +15,7 @@ import torch
 
 from advreg import record as records
 from advreg.hf.run import quiet_libraries
+from advreg.hf.seal import RUN_FILE, STAGING
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes.bases import AnySettings
 from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
@@ -22,7 +23,7 @@ from advreg.recipes.runner import Tell
 from advreg.recipes.workloads import Workload, load_workload, source_of
 
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
-_OF_NO_USE = ("model", "weights", "checkpoint-*")  # once the record is written
+_OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
 _loaded: OrderedDict[str, Workload] = OrderedDict()
 
 
@@ -105,6 +106,7 @@ class TrainRun:
         for name in _OF_NO_USE:
             for folder in self.folder.glob(name):
                 shutil.rmtree(folder, ignore_errors=True)
+        (self.folder / RUN_FILE).unlink(missing_ok=True)
 
 
 def has_diverged(record: records.RunRecord) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
 def run_facts(settings: TrainSettings | TranslationSettings, data: str, method: str, seed: int) -> dict[str, Any]:
     """What must be the same for a run to be the same; ``data`` is their fingerprint."""
-    options = settings.method(method).options()
+    options = settings.method(method).decisive_options()
     return {"data": data, "method": method, "options": options, "seed": seed, **settings.facts()}
 
 
@@ -31,7 +30,7 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
     """
     path, mine = folder / PLAN_FILE, json.loads(json.dumps(facts))
     if resume and path.is_file():
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_plan(folder)
         changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
         if changed:
             told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
@@ -41,9 +40,20 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(mine, indent=1), encoding="utf-8")
-    os.replace(fresh, path)
+    records.write_text(path, json.dumps(mine, indent=1))
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """The facts that a run was started with."""
+    path = folder / PLAN_FILE
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        facts = error
+    if not isinstance(facts, dict):
+        told = facts if isinstance(facts, Exception) else f"it holds {type(facts).__name__}"
+        raise SettingsError(f"{path} is damaged ({told}); restore it, or choose another --output")
+    return facts
 
 
 def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRecord | None:

@@ -17,6 +17,7 @@ from advreg.methods.presets import Preset, training_preset
 from advreg.recipes.understanding import TASKS
 
 Precision = Literal["fp32", "bf16", "fp16"]
+OnNonFinite = Literal["stop", "skip"]
 
 DOCSTRINGS = "docstrings"
 FILES = "files"
@@ -83,6 +84,8 @@ class TrainSettings:
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     head_dropout: float | None = setting(None, "dropout of the classification head, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
+    trust_remote_code: bool = setting(False, "run code that comes with the model; only as a flag, not in a config file")
+    on_non_finite: OnNonFinite = setting("stop", "when the loss or a gradient is not finite: stop, or skip that update")
     output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
@@ -130,7 +133,10 @@ class TrainSettings:
 
     def facts(self) -> dict[str, Any]:
         """What a resumed run must agree on, but for data, method and seed."""
-        same = ("model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout")
+        same = (
+            *("model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout"),
+            *("on_non_finite", "trust_remote_code"),
+        )
         return {
             **{name: getattr(self, name) for name in same},
             "learning_rate": self.peak_learning_rate,
@@ -185,6 +191,10 @@ def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping
     for name in (*registry, "training"):
         if not isinstance(values.get(name, {}), dict):
             raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
+    if "trust_remote_code" in values:
+        raise SettingsError(
+            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch for code"
+        )
     options = {name: dict(values.pop(name)) for name in registry if name in values}
     _require_known(values, path)
     merged = {**values, **{name: value for name, value in flags.items() if name in _names()}}

@@ -118,7 +118,7 @@ def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
 
 def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | None) -> Subwords:
     """Those that were learnt before, or new ones; learning them again gives the same."""
-    if folder is not None and _kept_facts(folder) == _subword_facts(settings, data):
+    if folder is not None and _kept_facts(folder) == json.dumps(_subword_facts(settings, data)).encode():
         return Subwords.load(folder)
     train = data.splits[TRAIN]
     return learn_subwords(
@@ -132,17 +132,17 @@ def _subword_facts(settings: TranslationSettings, data: ParallelData) -> dict[st
     return {**{name: getattr(settings, name) for name in _SUBWORD_FACTS}, "text": text}
 
 
-def _kept_facts(folder: Path) -> Any:
-    """What the subwords in a folder were learnt with; they are whole once it is written."""
+def _kept_facts(folder: Path) -> bytes | None:
+    """What the subwords in a folder were learnt with, as it is written; they are whole once it is."""
     path = folder / _SUBWORD_FACTS_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return path.read_bytes() if path.is_file() else None
 
 
 def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Path) -> None:
     """Save the subwords of the runs, once."""
     if _kept_facts(folder) is None:
         prepared.subwords.save(folder)
-        (folder / _SUBWORD_FACTS_FILE).write_text(json.dumps(_subword_facts(settings, prepared.data)), encoding="utf-8")
+        records.write_text(folder / _SUBWORD_FACTS_FILE, json.dumps(_subword_facts(settings, prepared.data)))
 
 
 # ---- runs

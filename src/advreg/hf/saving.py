@@ -1,0 +1,149 @@
+"""Checkpoints of the Trainer in one piece: whole or not there; and a failed save is not a failed run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers.trainer import TRAINER_STATE_NAME
+
+from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint, require_whole, rotate
+from advreg.hf.seal import STAGING, claim, new_token, publish, seal, token_of
+
+logger = logging.getLogger(__name__)
+
+_FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
+
+_Any: Any = object  # to the type checker: whatever Trainer it is mixed into
+
+
+class SavingMixin(_Any):  # type: ignore[misc]
+    """A Trainer whose checkpoints are sealed; see :mod:`advreg.hf.seal`."""
+
+    _staged = False  # is a checkpoint being written?
+    _run = ""  # token of the run
+
+    def _settle(self, given: str | bool | None) -> str | None:
+        """The checkpoint to go on from, known to be whole; what a run that was killed in a save left is cleared."""
+        output = Path(self.args.output_dir)
+        if self.args.should_save:
+            shutil.rmtree(output / STAGING, ignore_errors=True)
+        checkpoint = Path(given) if isinstance(given, str | os.PathLike) else None
+        if given is True:
+            checkpoint = last_whole_checkpoint(output)
+            if checkpoint is None:
+                raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
+        elif checkpoint is not None:
+            require_whole(checkpoint)
+        self._run = new_token() if checkpoint is None else token_of(checkpoint)
+        return None if checkpoint is None else str(checkpoint)
+
+    # ---- what the Trainer reads is unpickled with weights_only; an error of that is worded for users
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        with _worded(f"the weights in {resume_from_checkpoint}"):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _worded(f"optimizer.pt or scheduler.pt in {checkpoint}"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _worded(f"rng_state.pth in {checkpoint}"):
+            super()._load_rng_state(checkpoint)
+
+    # ---- saving
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder: str = super()._get_output_dir(trial)
+        return os.path.join(folder, STAGING) if self._staged else folder
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not self._staged:  # else it has not got its name yet
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save, seal, rename, and only then drop older ones. A save that fails costs that save, not the run.
+
+        Of many processes each writes its files; one that cannot fails the save of all.
+        """
+        best = self.state.best_model_checkpoint
+        run = Path(self._get_output_dir(trial))
+        folder = run / f"checkpoint-{self.state.global_step}"
+        failure = _failure(lambda: self._write(model, trial))
+        failed = self._processes_that(failure is not None)
+        if not failed:
+            failure = _failure(lambda: self._publish(run / STAGING / folder.name, folder))
+            failed = self._processes_that(failure is not None)
+        if failed:
+            if self.args.should_save:
+                shutil.rmtree(run / STAGING, ignore_errors=True)
+            self.state.best_model_checkpoint = best  # not the folder that is gone
+            logger.error(
+                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free some space, or set "
+                "save_total_limit",
+                folder.name,
+                failure or f"{failed} of {self.args.world_size} processes could not write their part",
+            )
+            return
+        if self.args.should_save:
+            keep = {folder, Path(self.state.best_model_checkpoint or folder)}
+            rotate(run, self.args.save_total_limit, keep)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+
+    def _write(self, model: nn.Module, trial: Any) -> None:
+        self._staged = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._staged = False
+
+    def _publish(self, staged: Path, folder: Path) -> None:
+        renamed = self.state.best_model_checkpoint == str(staged)
+        if renamed:
+            self.state.best_model_checkpoint = str(folder)
+        if self.args.should_save:
+            if renamed:
+                self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
+            seal(staged, self._run)
+            claim(folder.parent, self._run)
+            publish(staged, folder)
+
+    def _processes_that(self, are: bool) -> int:
+        """How many processes say so; each waits for all."""
+        if self.args.world_size == 1:
+            return int(are)
+        return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
+
+
+def _failure(action: Callable[[], None]) -> Exception | None:
+    """Why something could not be written, if it could not; other errors are raised."""
+    try:
+        action()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
+            raise
+        return error
+    return None
+
+
+@contextmanager
+def _worded(what: str) -> Iterator[None]:
+    """An error of unpickling or of safetensors as one of ours. Torch's own text advises to load code after all."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        told = "it holds something other than tensors and numbers, perhaps code, or is damaged"
+        raise CheckpointError(f"{what} cannot be read ({told}); go on from an earlier checkpoint") from error
+    except (SafetensorError, EOFError, KeyError) as error:
+        raise CheckpointError(f"{what} cannot be read ({error!r}); go on from an earlier checkpoint") from error

@@ -1,0 +1,133 @@
+"""Whether a checkpoint can be trusted: a manifest with the size and the digest of every file, written last.
+
+A checkpoint is written under a temporary name, brought to the disk, sealed, and only then given its own name. So a
+folder of that name is whole, and what happens to it later (a truncated or changed file, a folder of another run) shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from advreg.record import RecordError, load_as, save_as, stays_inside, sync_folder
+
+MANIFEST_FILE = "advreg_manifest.json"
+RUN_FILE = "advreg_run.json"
+STAGING = "_saving"  # where checkpoints are written; uploads to the hub leave out what begins with _
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The files of a checkpoint. SHA-256, because processors have instructions for it: under a second for a GB.
+
+    Args:
+        run: token of the run it belongs to.
+        sizes, digests: of each file, by its path in the folder.
+    """
+
+    run: str
+    sizes: dict[str, int]
+    digests: dict[str, str]
+    schema: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunToken:
+    """Which run a folder's checkpoints are of."""
+
+    run: str
+    schema: int = 1
+
+
+def seal(folder: Path, run: str) -> None:
+    """Bring every file of a folder to the disk, and write the manifest of them."""
+    sizes, digests = {}, {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST_FILE:
+            name = path.relative_to(folder).as_posix()
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            sizes[name] = path.stat().st_size
+        elif path.is_dir():
+            sync_folder(path)
+    save_as(folder / MANIFEST_FILE, Manifest(run=run, sizes=sizes, digests=digests))
+
+
+def publish(staged: Path, folder: Path) -> None:
+    """Give a sealed folder its own name; one that has the name is replaced."""
+    if folder.exists():
+        aside = staged.with_name(f"{staged.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(folder, aside)
+    os.rename(staged, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def flaw(folder: Path, run: str | None = None) -> str | None:
+    """What is wrong with a checkpoint, or nothing.
+
+    Args:
+        folder: the checkpoint.
+        run: token of the run it must be of; none: of any.
+    """
+    try:
+        manifest = load_as(folder / MANIFEST_FILE, Manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{MANIFEST_FILE} is missing, so it was not saved to its end"
+    except (OSError, RecordError) as error:
+        return f"{MANIFEST_FILE} cannot be read ({error})"
+    if run is not None and manifest.run != run:
+        return "it belongs to another run"
+    return next(_flaws(folder, manifest), None)
+
+
+def _flaws(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for name, size in manifest.sizes.items():
+        path = folder / name
+        if not stays_inside(name):
+            yield f"{MANIFEST_FILE} names '{name}', which is not in the folder"
+            continue
+        try:
+            found = path.stat().st_size
+            if found != size:
+                yield f"{name} has {found} bytes instead of {size}"
+                continue
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != manifest.digests.get(name):
+                    yield f"{name} is not what was saved (its checksum differs)"
+        except OSError as error:
+            yield f"{name} cannot be read ({error.strerror})"
+
+
+# ---- whose checkpoints they are
+
+
+def new_token() -> str:
+    """A token for a run that begins."""
+    return secrets.token_hex(8)
+
+
+def token_of(checkpoint: Path) -> str:
+    """Token of the run that a whole checkpoint is of."""
+    return load_as(checkpoint / MANIFEST_FILE, Manifest).run
+
+
+def claim(folder: Path, run: str) -> None:
+    """From now on the checkpoints in the folder are those of this run; others are not gone on from."""
+    if claimed(folder) != run:
+        save_as(folder / RUN_FILE, RunToken(run=run))
+
+
+def claimed(folder: Path) -> str | None:
+    """Token of the run whose folder it is; none where that is not known."""
+    try:
+        return load_as(folder / RUN_FILE, RunToken).run
+    except (OSError, RecordError):
+        return None

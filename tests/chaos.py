@@ -1,0 +1,339 @@
+"""Faults on purpose: runs killed at random moments and resumed, and a long run that must not grow.
+
+python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json and docs/reliability.md
+python tests/chaos.py --page          # writes the page from the record there is
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from advreg import record as records
+from advreg.hf.checkpoint import last_whole_checkpoint
+from command_server import CommandServer, Done
+from ends import differences
+from little_tables import sentiment, tiny_folder, write_table
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD, PAGE = ROOT / "results" / "chaos.json", ROOT / "docs" / "reliability.md"
+KILLS, STEPS, SAVE_EVERY = 50, 20, 3
+TIERS = ("device", "host", "disk")
+
+# 40 samples in batches of 8: 5 steps to an epoch, of which every second one refreshes
+ARGUMENTS: tuple[object, ...] = (
+    "--seed", 7, "--epochs", 4, "--batch-size", 8, "--learning-rate", 3e-3, "--encoder-dropout", 0.2,
+    "--method", "arch", "--refresh-every", 2, "--cache-fraction", 0.5, "--ema", 0.3, "--neighbours", 2,
+    "--set", "save_strategy=steps", "--set", f"save_steps={SAVE_EVERY}",
+)  # fmt: skip
+# phase that a kill is aimed at: how often, and how many such occasions there are in a run
+AIMS = {"start": (1, 1), "reuse": (3, 10), "refresh": (3, 10), "save": (5, 7), "evaluation": (1, 5)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """One run that was killed, and what became of it."""
+
+    aimed_at: str
+    occasion: int
+    delay_ms: float
+    hit: str  # what the process was at
+    in_step: int
+    saved: int  # last step whose save was over
+    resumed_from: int
+    differs: list[str]  # what of weights, cache, losses and record is not as in the undisturbed run
+    left_behind: list[str]  # files that an undisturbed run does not leave
+
+    @property
+    def survived(self) -> bool:
+        return self.resumed_from >= self.saved and not self.differs and not self.left_behind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soak:
+    """A long run whose cache moved between tiers."""
+
+    steps: int
+    moves: int
+    seconds: float
+    rss_mb: list[float]  # at even distances
+    growth: float  # of the last tenth's mean over that of the third tenth, as a share
+    descriptors: list[int]  # open files after each move
+    left_behind: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosRecord:
+    """What was tried and what survived."""
+
+    command: str
+    seed: int
+    ranks: int
+    kills: list[Kill]
+    soak: Soak | None
+    environment: dict[str, Any]
+    started: str
+    finished: str
+    schema: int = 1
+
+
+# ---- kills
+
+
+class Trials:
+    """Runs of one and the same training, each killed at a moment of its own.
+
+    Args:
+        advreg: runs the command.
+        home: a folder for the runs.
+        ranks: processes of a run.
+    """
+
+    def __init__(self, advreg: CommandServer, home: Path, ranks: int = 1) -> None:
+        if ranks != 1:
+            raise ValueError(f"ranks must be 1, got {ranks}; runs on several processes are not launched yet")
+        self.advreg, self.home = advreg, home
+        model = tiny_folder(home / "tiny-bert")
+        table = write_table(home / "train.csv", sentiment())
+        self.arguments = ("train", "--train", table, "--model", model, *ARGUMENTS)
+        self.seconds = self._undisturbed()
+
+    def _undisturbed(self) -> dict[str, float]:
+        """Make the run that all others must end like; the seconds each phase takes."""
+        note = self.home / "phases.txt"
+        done = self("whole", fault={"phase": None, "count": 0, "delay": 0, "note": str(note)})
+        assert done.code == 0, done.err
+        times = defaultdict(list)
+        for line in note.read_text().splitlines():
+            phase, seconds = line.split()
+            times[phase].append(float(seconds))
+        return {"start": 1.0, **{phase: statistics.mean(seconds) for phase, seconds in times.items()}}
+
+    def __call__(self, output: str, *more: str, fault: dict[str, Any] | None = None) -> Done:
+        return self.advreg(*self.arguments, "--output", output, *more, cwd=self.home, fault=fault)
+
+    def folder(self, output: str) -> Path:
+        return self.home / output / "arch-seed7"
+
+    def kill(self, draw: random.Random, number: int) -> Kill:
+        """Kill a run at a random moment, resume it, and compare its end; a moment that came too late is drawn again."""
+        while True:
+            phase = draw.choices(list(AIMS), [often for often, _ in AIMS.values()])[0]
+            occasion = draw.randint(1, AIMS[phase][1])
+            delay = draw.uniform(0, 1.2 * self.seconds[phase])
+            note, output = self.home / f"moment-{number}.json", f"run-{number}-{draw.getrandbits(32):x}"
+            fault = {"phase": phase, "count": occasion, "delay": delay, "note": str(note)}
+            done = self(output, fault=fault)
+            if done.code == -signal.SIGKILL:
+                hit = json.loads(note.read_text())
+                return self._resumed(output, phase, occasion, delay, hit)
+
+    def _resumed(self, output: str, phase: str, occasion: int, delay: float, hit: dict[str, Any]) -> Kill:
+        whole = last_whole_checkpoint(self.folder(output))
+        done = self(output, "--resume")
+        assert done.code == 0, done.err
+        told = re.search(r"resumed from step (\d+)", done.out)
+        resumed_from = int(told.group(1)) if told else 0
+        expected = 0 if whole is None else int(whole.name.removeprefix("checkpoint-"))
+        assert resumed_from == expected, (resumed_from, expected)
+        return Kill(
+            aimed_at=phase,
+            occasion=occasion,
+            delay_ms=1000 * delay,
+            hit=hit["phase"],
+            in_step=hit["step"],
+            saved=hit["saved"],
+            resumed_from=resumed_from,
+            differs=differences(self.folder("whole"), self.folder(output), STEPS),
+            left_behind=sorted(files(self.folder(output)) - files(self.folder("whole"))),
+        )
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def kill_runs(
+    advreg: CommandServer, home: Path, kills: int, seed: int, ranks: int = 1, watch: Callable[..., Any] = iter
+) -> list[Kill]:
+    trials, draw = Trials(advreg, home, ranks), random.Random(seed)
+    return [trials.kill(draw, number) for number in watch(range(kills))]
+
+
+# ---- the soak
+
+
+def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -> Soak:
+    """Train a tiny model for many steps, with its cache in another tier after each resume."""
+    import psutil
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import PrinterCallback
+
+    from advreg.hf.run import quiet_libraries
+    from advreg.methods import create
+    from tiny_models import tiny
+    from tiny_runs import tiny_trainer
+
+    quiet_libraries()
+    process, memory, descriptors = psutil.Process(), list[float](), list[int]()
+    part = steps // moves
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % max(1, steps // 200) == 0:
+                memory.append(process.memory_info().rss / 1e6)
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = True
+
+    run, caches = home / "run", home / "caches"
+    caches.mkdir(parents=True)
+    begun = time.perf_counter()
+    for move in watch(range(moves)):
+        options = {"cache_fraction": 0.5, "refresh_every": 4, "radius": 0.1, "ascent_steps": 1}
+        method = create("arch", **options, cache_device=TIERS[move % 3], cache_folder=str(caches))
+        trainer = tiny_trainer(
+            run, method, tiny("bert", dropout=0.1, num_hidden_layers=1), size=32, per_device_train_batch_size=8,
+            max_steps=part * moves, save_steps=part, save_total_limit=1, logging_strategy="no", callbacks=[Watch()],
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=move > 0)
+        assert trainer.state.global_step == part * (move + 1)
+        del trainer, method
+        gc.collect()
+        descriptors.append(process.num_fds())
+    tenth = max(1, len(memory) // 10)
+    late, early = statistics.mean(memory[-tenth:]), statistics.mean(memory[2 * tenth : 3 * tenth])
+    kept = {f"run/checkpoint-{part * moves}", "run/advreg_run.json", "run", "caches"}
+    inside = {path.relative_to(home).as_posix() for path in [*home.iterdir(), *run.iterdir(), *caches.iterdir()]}
+    return Soak(
+        steps=part * moves,
+        moves=moves,
+        seconds=time.perf_counter() - begun,
+        rss_mb=memory,
+        growth=late / early - 1,
+        descriptors=descriptors,
+        left_behind=sorted(inside - kept),
+    )
+
+
+# ---- the page
+
+
+def page(record: ChaosRecord) -> str:
+    """The part of the page that is made of the record."""
+    where = record.environment
+    commit = ((where.get("git") or {}).get("commit") or "unknown")[:10]
+    lines = [
+        f"Written by `{record.command}` (seed {record.seed}, {record.ranks} process a run) at commit {commit}, on "
+        f"{where['platform']} with {where['cpu_count']} cores, torch {where['packages']['torch']}; every kill is in "
+        "[results/chaos.json](../results/chaos.json).",
+        "",
+        "| the process was in | kills | aimed at | resumed from the last checkpoint | end bit-identical | files left |",
+        "|---|---|---|---|---|---|",
+    ]
+    for hit in ("start", "refresh", "reuse", "save", "evaluation", "between"):
+        kills = [kill for kill in record.kills if kill.hit == hit]
+        if kills:
+            aims = ", ".join(f"{name} {count}" for name, count in sorted(Counter(k.aimed_at for k in kills).items()))
+            lines.append(
+                f"| {NAMES[hit]} | {len(kills)} | {aims} | {sum(k.resumed_from >= k.saved for k in kills)} | "
+                f"{sum(not k.differs for k in kills)} | {sum(len(k.left_behind) for k in kills)} |"
+            )
+    lost = [max(0, kill.in_step - 1 - kill.resumed_from) for kill in record.kills if kill.in_step]
+    lines += [
+        "",
+        f"Of {len(record.kills)} kills {sum(kill.survived for kill in record.kills)} were survived. A kill cost "
+        f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a checkpoint every "
+        f"{SAVE_EVERY} steps.",
+    ]
+    if record.soak is not None:
+        s = record.soak
+        lines += [
+            "",
+            f"The long run: {s.steps:,} steps in {s.seconds:.0f} s, the cache moved between device, host and disk "
+            f"{s.moves} times. Memory in its last tenth was {s.rss_mb[-1]:.0f} MB, {100 * s.growth:+.1f} % against its "
+            f"third tenth; {s.descriptors[0]} files were open after the first move and {s.descriptors[-1]} after the "
+            f"last; {len(s.left_behind)} files were left behind.",
+        ]
+    return "\n".join(lines)
+
+
+NAMES = {
+    "start": "loading and surveying, before the first step",
+    "refresh": "a step that refreshes the cache",
+    "reuse": "a step that reuses it",
+    "save": "a save",
+    "evaluation": "an evaluation",
+    "between": "the loop, between these",
+}
+BEGIN, END = "<!-- from results/chaos.json: make chaos -->", "<!-- end -->"
+
+
+def with_page(text: str, record: ChaosRecord) -> str:
+    """The page with the record's part in its place."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{page(record)}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--soak-steps", type=int, default=20_000, help="0: no long run")
+    parser.add_argument("--moves", type=int, default=12, help="of the cache during the long run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1, help="processes of a run")
+    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--page", action="store_true", help="write the page from the record, and nothing else")
+    given = parser.parse_args(arguments)
+    if not given.page:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        started, environment = records.now(), records.capture_environment("cpu")
+        with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as folder:
+            watch = lambda text: lambda items: track(items, description=text)  # noqa: E731
+            server = CommandServer(Path(folder))
+            kills = kill_runs(server, Path(folder), given.kills, given.seed, given.ranks, watch("killing"))
+            server.close()
+            long = (
+                soak(Path(folder) / "soak", given.soak_steps, given.moves, watch("soaking"))
+                if given.soak_steps
+                else None
+            )
+        record = ChaosRecord(
+            command=" ".join(["python tests/chaos.py", *arguments]),
+            seed=given.seed,
+            ranks=given.ranks,
+            kills=kills,
+            soak=long,
+            environment=environment,
+            started=started,
+            finished=records.now(),
+        )
+        records.save_as(given.out, record)
+    record = records.load_as(given.out, ChaosRecord)
+    if given.out == RECORD:
+        PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), record), encoding="utf-8")
+    print(page(record))
+    fine = all(kill.survived for kill in record.kills) and (record.soak is None or not record.soak.left_behind)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""How a run of ``advreg train`` ended, to the last bit, and whether two runs ended alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from advreg import record as records
+
+
+def differences(one: Path, other: Path, steps: int) -> list[str]:
+    """What differs in weights, the method's memory, every logged loss or the record of two runs; empty if nothing."""
+    found = unequal(*(load_file(run / "model" / "model.safetensors") for run in (one, other)))
+    (memory, facts), (other_memory, other_facts) = method_file(one, steps), method_file(other, steps)
+    found += unequal(memory, other_memory)
+    mine, theirs = {**facts, **result(one, steps)}, {**other_facts, **result(other, steps)}
+    return found + [name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)]
+
+
+def unequal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> list[str]:
+    names = tensors.keys() | others.keys()
+    return [
+        name
+        for name in names
+        if name not in tensors or name not in others or not torch.equal(tensors[name], others[name])
+    ]
+
+
+def method_file(run: Path, steps: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors of the last checkpoint's method file, and its metadata, less the seconds."""
+    path = run / f"checkpoint-{steps}" / "advreg_method.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        facts = dict(file.metadata())
+    tally = json.loads(facts.pop("tally"))
+    assert tally.pop("seconds") > 0
+    return load_file(path), {**facts, **tally}
+
+
+def result(run: Path, steps: int) -> dict[str, Any]:
+    outcome = records.load(run / "record.json").outcome
+    assert outcome.timing["steps"] == steps
+    losses = [(line["step"], line["loss"], line["grad_norm"]) for line in outcome.history if "loss" in line]
+    assert [step for step, *_ in losses] == list(range(1, steps + 1))
+    return {
+        "metrics": outcome.metrics,
+        "passes": outcome.passes,
+        "cache": outcome.cache_bytes,
+        "status": outcome.status,
+        "losses": losses,
+    }

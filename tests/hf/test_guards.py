@@ -1,0 +1,301 @@
+"""What must not spoil a run: gradients that are not finite, and memory that runs out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from advreg.hf.checkpoint import checkpoints
+from advreg.hf.trainer import NonFiniteLossError
+from advreg.methods import create
+from tiny_models import tiny
+from tiny_runs import ARCH, end_of, same_end, tiny_trainer
+
+SGD = {"optim": "sgd", "learning_rate": 0.1}  # Adam makes something of the rounding of a gradient that is zero
+
+
+def method_of(name: str) -> Any:
+    return create(name, **(ARCH if name == "arch" else {}))
+
+
+def exact() -> Any:
+    """A model without dropout, in double precision: passes over other batches give the same numbers."""
+    return tiny("bert", dropout=0.0, dtype=torch.float64)
+
+
+def assert_same_up_to_rounding(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(
+            other[name], value, rtol=1e-6, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+# ---- gradients that are not finite
+
+
+class BadGradient(TrainerCallback):  # type: ignore[misc]
+    """In one step a weight's gradient is infinite, though the loss is not."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.now = step, False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        spoil = lambda gradient: gradient.index_fill(0, torch.tensor([0]), torch.inf) if self.now else gradient  # noqa: E731
+        model.classifier.weight.register_hook(spoil)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.now = state.global_step == self.step - 1
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.0])
+@pytest.mark.parametrize("name", ["standard", "freelb", "arch"])
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(
+    name: str, clip: float, tmp_path: Path
+) -> None:
+    trainer = tiny_trainer(tmp_path, method_of(name), callbacks=[BadGradient(3)], max_grad_norm=clip)
+    with pytest.raises(NonFiniteLossError, match=r"gradient.* step 2 \(epoch 1\), sample ids \[\d, \d, \d, \d\]"):
+        trainer.train()
+    assert list(checkpoints(tmp_path)) == [2, 1]
+    assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
+
+
+def test_a_gradient_that_is_not_finite_in_a_replay_of_freeat_stops_the_run_too(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, create("freeat", replays=2), callbacks=[BadGradient(3)])
+    told = r"the gradient is not finite in a replay; .* \(step 2 \(epoch 1\), sample ids \[\d, \d, \d, \d\]\)"
+    with pytest.raises(NonFiniteLossError, match=told):
+        trainer.train()
+    assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
+
+
+def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
+    trainer = tiny_trainer(
+        tmp_path, create("standard"), callbacks=[BadGradient(1)], per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    batches: list[int] = []
+    step = trainer.training_step
+    trainer.training_step = lambda model, inputs, *rest: (
+        batches.extend(inputs["sample_id"].tolist()),
+        step(model, inputs, *rest),
+    )[1]
+    with pytest.raises(NonFiniteLossError) as caught:
+        trainer.train()
+    assert re.search(r"sample ids (\[.*\])\.", str(caught.value)).group(1) == str(batches)  # type: ignore[union-attr]
+    assert len(batches) == 4
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.0])
+def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
+    clip: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history, updates = {}, Counter[int]()
+    for step in (None, 3):
+        model = exact()
+        callbacks = [Weights(), *([] if step is None else [BadGradient(step)])]
+        trainer = tiny_trainer(
+            tmp_path / str(step), create("standard"), model, callbacks=callbacks, on_non_finite="skip",
+            max_grad_norm=clip, weight_decay=0.1, save_steps=4,
+        )  # fmt: skip
+        trainer.method.updated = lambda task, method=trainer.method: updates.update([id(method)])
+        trainer.train()
+        assert updates.pop(id(trainer.method)) == (4 if step else 5)  # one before the first step
+        history[step] = callbacks[0].seen, trainer
+    (straight, _), (skipping, trainer) = history[None], history[3]
+    assert trainer.skipped == 1
+    assert same_end(skipping[1], straight[1])  # until then
+    assert same_end(skipping[2], skipping[1])  # not even decayed
+    assert not same_end(skipping[3], skipping[2])  # and on
+    assert all(bool(torch.isfinite(value).all()) for value in skipping[3].values())
+    assert re.search(r"not finite at step 2 \(epoch 1\), sample ids \[[\d, ]+\]; the update is skipped", caplog.text)
+    again = tiny_trainer(tmp_path / "3", create("standard"), exact(), num_train_epochs=3, on_non_finite="skip")
+    again.train(resume_from_checkpoint=True)
+    assert again.skipped == 1  # it is counted on
+
+
+class Weights(TrainerCallback):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Tensor]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
+
+
+@pytest.mark.parametrize("name", ["arch", "smart", "freelb", "freeat", "r3f", "standard"])
+def test_a_loss_that_is_not_finite_is_skipped_if_asked_by_every_method(name: str, tmp_path: Path) -> None:
+    trainer = tiny_trainer(
+        tmp_path, method_of(name), exact(), callbacks=[Bias(2)], on_non_finite="skip", save_strategy="no"
+    )
+    trainer.train()
+    assert trainer.skipped == 1
+    assert trainer.state.global_step == 4
+    assert all(bool(torch.isfinite(value).all()) for value in end_of(trainer).values())
+    told = [line["task_loss"] for line in trainer.state.log_history if "task_loss" in line]
+    assert len(told) == 3  # none of the step that was skipped
+    assert all(map(torch.isfinite, map(torch.tensor, told)))
+
+
+class Bias(TrainerCallback):  # type: ignore[misc]
+    """During one step the head's bias is not a number."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step == self.step - 1:
+            self.kept = model.classifier.bias.detach().clone()
+            nn.init.constant_(model.classifier.bias, float("nan"))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            with torch.no_grad():
+                model.classifier.bias.copy_(self.kept)
+
+
+def test_on_non_finite_is_one_of_two_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"on_non_finite must be one of .*stop.*skip.*, got 'ignore'"):
+        tiny_trainer(tmp_path, on_non_finite="ignore")
+
+
+# ---- memory that runs out
+
+
+@contextmanager
+def small_memory(model: Any, samples: int, backward: bool = False) -> Iterator[list[int]]:
+    """A pass of more than so many samples runs out of memory: in its middle, or in the backward pass through it.
+
+    Yields the sizes of the passes that went through.
+    """
+    went: list[int] = []
+
+    def forward(module: nn.Module, inputs: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if not module.training:  # the survey of the data
+            return
+        if len(hidden) <= samples:
+            went.append(len(hidden))
+        elif not backward:
+            raise torch.OutOfMemoryError("out of memory, says the test")
+        elif hidden.requires_grad:
+            hidden.register_hook(run_out)
+
+    def run_out(gradient: Tensor) -> None:
+        raise torch.OutOfMemoryError("out of memory, says the test")
+
+    handle = model.bert.encoder.layer[0].register_forward_hook(forward)
+    try:
+        yield went
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "backward"),
+    [("r3f", False), ("arch", False), ("arch", True)],  # R3F draws its noise anew after a failed backward pass
+    ids=["r3f, forward", "arch, forward", "arch, backward"],
+)
+def test_when_the_fused_pass_does_not_fit_two_passes_give_the_same_weights(
+    name: str, accumulation: int, backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"noise": "normal"} if name == "r3f" else {**ARCH, "refresh_every": None}
+    fields = {"per_device_train_batch_size": 4 // accumulation, "gradient_accumulation_steps": accumulation}
+    fields |= {"save_strategy": "no", "num_train_epochs": 3, **SGD}
+    ends, passes = [], []
+    for small in (False, True):
+        method = create(name, fuse=small, **options)
+        trainer = tiny_trainer(tmp_path, method, exact(), **fields)
+        with small_memory(trainer.model, 4 // accumulation if small else 99, backward):
+            trainer.train()
+        ends.append(end_of(trainer))
+        passes.append(trainer.passes)
+    assert_same_up_to_rounding(*ends)
+    assert passes[0] == passes[1]
+    assert caplog.text.count("out of memory in the fused pass") == 1
+
+
+def test_memory_that_runs_out_in_a_later_micro_batch_leaves_no_half_of_a_gradient(tmp_path: Path) -> None:
+    """The second of two micro-batches fails in its backward pass: the first one's gradient is made again."""
+    ends = []
+    for fails in (False, True):
+        method = create("arch", **{**ARCH, "refresh_every": None, "fuse": fails})
+        model = exact()
+        trainer = tiny_trainer(
+            tmp_path, method, model, per_device_train_batch_size=2, gradient_accumulation_steps=2, save_strategy="no",
+            num_train_epochs=3, **SGD,
+        )  # fmt: skip
+        if fails:
+            count = 0
+
+            def strike(module: nn.Module, inputs: Any, output: Any) -> None:
+                nonlocal count
+                hidden = output[0] if isinstance(output, tuple) else output
+                if len(hidden) == 4 and hidden.requires_grad:  # the fused pass over two samples
+                    count += 1
+                    if count == 2:
+                        hidden.register_hook(lambda gradient: exec_oom())
+
+            model.bert.encoder.layer[0].register_forward_hook(strike)
+        trainer.train()
+        ends.append(end_of(trainer))
+    assert count == 2
+    assert_same_up_to_rounding(*ends)
+
+
+def exec_oom() -> None:
+    raise torch.OutOfMemoryError("out of memory, says the test")
+
+
+def test_without_a_fused_pass_to_split_memory_that_runs_out_is_an_error(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, create("standard"), save_strategy="no")
+    with small_memory(trainer.model, 3), pytest.raises(torch.OutOfMemoryError):
+        trainer.train()
+
+
+@pytest.mark.parametrize("refresh", ["epoch", "sweep"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
+    refresh: str, backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the probes of the ascent, which freeze nothing and train nothing, are too large here."""
+    ends = []
+    for small in (False, True):
+        trainer = tiny_trainer(
+            tmp_path, create("arch", **ARCH, refresh=refresh), exact(), save_strategy="no", size=12, **SGD
+        )
+        task = trainer.task
+        probe = task.probe
+
+        def limited(batch: Any, delta: Any, probe: Any = probe, small: bool = small, trainer: Any = trainer) -> Tensor:
+            with small_memory(trainer.model, 1 if small else 99, backward):
+                return probe(batch, delta)
+
+        trainer._make_task = lambda task=task: task
+        task.probe = limited  # type: ignore[method-assign]
+        with caplog.at_level(logging.WARNING):
+            trainer.train()
+        ends.append(end_of(trainer))
+    assert_same_up_to_rounding(*ends)
+    assert "the ascent goes on with 1 at a time" in caplog.text
+
+
+def test_a_sweep_whose_clean_pass_does_not_fit_goes_in_halves_too(tmp_path: Path) -> None:
+    ends = []
+    for most in (99, 4):
+        method = create("arch", **ARCH | {"cache_fraction": 1.0}, refresh="sweep", fuse=False)
+        trainer = tiny_trainer(tmp_path, method, exact(), save_strategy="no", size=12, **SGD)
+        with small_memory(trainer.model, most) as went:
+            trainer.train()
+        assert max(went) == min(most, 12)
+        ends.append(end_of(trainer))
+    assert_same_up_to_rounding(*ends)

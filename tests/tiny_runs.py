@@ -1,0 +1,46 @@
+"""Runs of the trainer that take a fraction of a second, for tests of what happens to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainingArguments
+
+from advreg.hf.trainer import AdversarialTrainer
+from advreg.methods import create
+from observe import Padded, features_of
+from tiny_models import tiny, tiny_batch
+
+ARCH = {"cache_fraction": 0.5, "refresh_every": 2, "radius": 0.5, "ascent_steps": 2, "ema": 0.3}
+
+
+def tiny_trainer(folder: Path, method: Any = None, model: Any = None, size: int = 8, **more: Any) -> AdversarialTrainer:
+    """Two steps to an epoch, two epochs, a save at each step; ``more`` are fields of the arguments, or go to the
+    trainer if it has them."""
+    own = {name: more.pop(name) for name in ("callbacks", "eval_dataset", "on_non_finite", "site") if name in more}
+    fields = {
+        "output_dir": str(folder), "per_device_train_batch_size": 4, "num_train_epochs": 2, "save_strategy": "steps",
+        "save_steps": 1, "logging_steps": 1, "report_to": "none", "disable_tqdm": True, "use_cpu": True,
+    } | more  # fmt: skip
+    model = model if model is not None else tiny("bert", dropout=0.1)
+    return AdversarialTrainer(
+        model=model,
+        args=TrainingArguments(**fields),
+        train_dataset=features_of(tiny_batch("bert", batch=size)),
+        data_collator=Padded(model.config.pad_token_id),
+        method=method if method is not None else create("arch", **ARCH),
+        **own,
+    )
+
+
+def end_of(trainer: Any) -> dict[str, Tensor]:
+    """Weights and the method's memory."""
+    weights = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    return {**weights, **{name: value.clone() for name, value in trainer.method.state().tensors.items()}}
+
+
+def same_end(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
