@@ -111,8 +111,8 @@ class AdversarialMixin(SavingMixin):
             )
         if self.on_non_finite == "skip" and self.args.world_size > 1:
             raise ValueError(
-                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one that "
-                "skips would leave the others waiting for its gradient"
+                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one "
+                "that skips would leave the others waiting for its gradient"
             )
         self._refuse_sharding()
         if self.args.gradient_checkpointing:
