@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from advreg.hf.seal import claimed, flaw
+from advreg.hf.seal import claimed, discard, flaw
 from advreg.methods.base import Method, MethodState
 
 METHOD_FILE = "advreg_method.safetensors"
@@ -117,7 +116,7 @@ def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
     )
     excess = len(checkpoints(run)) - max(limit, len(keep))
     for folder in oldest[: max(0, excess)]:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
 
 
 def _unfit(folder: Path) -> str | None:
