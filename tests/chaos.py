@@ -1,7 +1,8 @@
 """Faults on purpose: runs killed at random moments and resumed, and a long run that must not grow.
 
-python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json and docs/reliability.md
-python tests/chaos.py --page          # writes the page from the record there is
+python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json, soak.json and the page
+python tests/chaos.py --only kills    # or soak; the page is made of the records there are
+python tests/chaos.py --only page     # docs/reliability.md alone
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from ends import differences
 from little_tables import sentiment, tiny_folder, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD, PAGE = ROOT / "results" / "chaos.json", ROOT / "docs" / "reliability.md"
+RECORDS, PAGE = ROOT / "results", ROOT / "docs" / "reliability.md"
+CHAOS, SOAK = "chaos.json", "soak.json"
 KILLS, STEPS, SAVE_EVERY = 50, 20, 3
 TIERS = ("device", "host", "disk")
 
@@ -80,13 +82,24 @@ class Soak:
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosRecord:
-    """What was tried and what survived."""
+    """The kills."""
 
     command: str
     seed: int
     ranks: int
     kills: list[Kill]
-    soak: Soak | None
+    environment: dict[str, Any]
+    started: str
+    finished: str
+    schema: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoakRecord:
+    """The long run."""
+
+    command: str
+    soak: Soak
     environment: dict[str, Any]
     started: str
     finished: str
@@ -236,43 +249,53 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
 # ---- the page
 
 
-def page(record: ChaosRecord) -> str:
-    """The part of the page that is made of the record."""
-    where = record.environment
-    commit = ((where.get("git") or {}).get("commit") or "unknown")[:10]
-    lines = [
-        f"Written by `{record.command}` (seed {record.seed}, {record.ranks} process a run) at commit {commit}, on "
-        f"{where['platform']} with {where['cpu_count']} cores, torch {where['packages']['torch']}; every kill is in "
-        "[results/chaos.json](../results/chaos.json).",
-        "",
-        "| the process was in | kills | aimed at | resumed from the last checkpoint | end bit-identical | files left |",
-        "|---|---|---|---|---|---|",
+def page(folder: Path) -> str:
+    """The part of the page that is made of the records."""
+    return "\n\n".join([
+        *chaos_text(records.load_as(folder / CHAOS, ChaosRecord)),
+        *soak_text(records.load_as(folder / SOAK, SoakRecord)),
+    ])  # fmt: skip
+
+
+def chaos_text(record: ChaosRecord) -> list[str]:
+    rows = [
+        "| the process was in | kills | aimed at | resumed from the last checkpoint | end bit-identical | files left |"
     ]
-    for hit in ("start", "refresh", "reuse", "save", "evaluation", "between"):
+    rows.append("|---|---|---|---|---|---|")
+    for hit, name in NAMES.items():
         kills = [kill for kill in record.kills if kill.hit == hit]
         if kills:
-            aims = ", ".join(f"{name} {count}" for name, count in sorted(Counter(k.aimed_at for k in kills).items()))
-            lines.append(
-                f"| {NAMES[hit]} | {len(kills)} | {aims} | {sum(k.resumed_from >= k.saved for k in kills)} | "
+            aims = ", ".join(f"{aim} {count}" for aim, count in sorted(Counter(k.aimed_at for k in kills).items()))
+            rows.append(
+                f"| {name} | {len(kills)} | {aims} | {sum(k.resumed_from >= k.saved for k in kills)} | "
                 f"{sum(not k.differs for k in kills)} | {sum(len(k.left_behind) for k in kills)} |"
             )
     lost = [max(0, kill.in_step - 1 - kill.resumed_from) for kill in record.kills if kill.in_step]
-    lines += [
-        "",
+    return [
+        f"Kills: `{record.command}` (seed {record.seed}, {record.ranks} process a run), {where(record.environment)}; "
+        f"every one is in [results/{CHAOS}](../results/{CHAOS}).",
+        "\n".join(rows),
         f"Of {len(record.kills)} kills {sum(kill.survived for kill in record.kills)} were survived. A kill cost "
         f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a checkpoint every "
         f"{SAVE_EVERY} steps.",
     ]
-    if record.soak is not None:
-        s = record.soak
-        lines += [
-            "",
-            f"The long run: {s.steps:,} steps in {s.seconds:.0f} s, the cache moved between device, host and disk "
-            f"{s.moves} times. Memory in its last tenth was {s.rss_mb[-1]:.0f} MB, {100 * s.growth:+.1f} % against its "
-            f"third tenth; {s.descriptors[0]} files were open after the first move and {s.descriptors[-1]} after the "
-            f"last; {len(s.left_behind)} files were left behind.",
-        ]
-    return "\n".join(lines)
+
+
+def soak_text(record: SoakRecord) -> list[str]:
+    s = record.soak
+    return [
+        f"The long run: `{record.command}`, {where(record.environment)}; [results/{SOAK}](../results/{SOAK}). "
+        f"{s.steps:,} steps in {s.seconds:.0f} s, resumed {s.moves - 1} times with the cache on device, host and disk "
+        f"in turn. Memory at its end was {s.rss_mb[-1]:.0f} MB; the mean of its last tenth was {100 * s.growth:+.1f} % "
+        f"against its third. {s.descriptors[0]} files were open after the first part and {s.descriptors[-1]} after the "
+        f"last; {len(s.left_behind)} were left behind."
+    ]
+
+
+def where(environment: dict[str, Any]) -> str:
+    commit = ((environment.get("git") or {}).get("commit") or "unknown")[:10]
+    cores, torch = environment["cpu_count"], environment["packages"]["torch"]
+    return f"commit {commit}, {environment['platform']} with {cores} cores, torch {torch}"
 
 
 NAMES = {
@@ -283,56 +306,46 @@ NAMES = {
     "evaluation": "an evaluation",
     "between": "the loop, between these",
 }
-BEGIN, END = "<!-- from results/chaos.json: make chaos -->", "<!-- end -->"
+BEGIN, END = "<!-- from results/chaos.json and soak.json: make chaos -->", "<!-- end -->"
 
 
-def with_page(text: str, record: ChaosRecord) -> str:
-    """The page with the record's part in its place."""
+def with_page(text: str, folder: Path) -> str:
+    """The page with the records' part in its place."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{page(record)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{page(folder)}\n\n{END}{after}"
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["kills", "soak", "page"])
     parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--soak-steps", type=int, default=20_000, help="0: no long run")
-    parser.add_argument("--moves", type=int, default=12, help="of the cache during the long run")
+    parser.add_argument("--soak-steps", type=int, default=20_000)
+    parser.add_argument("--moves", type=int, default=12, help="parts of the long run, each with its cache elsewhere")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1, help="processes of a run")
-    parser.add_argument("--out", type=Path, default=RECORD)
-    parser.add_argument("--page", action="store_true", help="write the page from the record, and nothing else")
+    parser.add_argument("--out", type=Path, default=RECORDS, help="folder of the records")
     given = parser.parse_args(arguments)
-    if not given.page:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        started, environment = records.now(), records.capture_environment("cpu")
-        with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as folder:
-            watch = lambda text: lambda items: track(items, description=text)  # noqa: E731
-            server = CommandServer(Path(folder))
-            kills = kill_runs(server, Path(folder), given.kills, given.seed, given.ranks, watch("killing"))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    command, environment = " ".join(["python tests/chaos.py", *arguments]), records.capture_environment("cpu")
+    shared: dict[str, Any] = {"command": command, "environment": environment, "started": records.now()}
+    with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as name:
+        home = Path(name)
+        if given.only in (None, "kills"):
+            server = CommandServer(home)
+            killing = lambda numbers: track(numbers, description="killing")  # noqa: E731
+            kills = kill_runs(server, home, given.kills, given.seed, given.ranks, killing)
             server.close()
-            long = (
-                soak(Path(folder) / "soak", given.soak_steps, given.moves, watch("soaking"))
-                if given.soak_steps
-                else None
-            )
-        record = ChaosRecord(
-            command=" ".join(["python tests/chaos.py", *arguments]),
-            seed=given.seed,
-            ranks=given.ranks,
-            kills=kills,
-            soak=long,
-            environment=environment,
-            started=started,
-            finished=records.now(),
-        )
-        records.save_as(given.out, record)
-    record = records.load_as(given.out, ChaosRecord)
-    if given.out == RECORD:
-        PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), record), encoding="utf-8")
-    print(page(record))
-    fine = all(kill.survived for kill in record.kills) and (record.soak is None or not record.soak.left_behind)
-    return 0 if fine else 1
+            done = ChaosRecord(**shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=records.now())
+            records.save_as(given.out / CHAOS, done)
+        if given.only in (None, "soak"):
+            soaking = lambda numbers: track(numbers, description="soaking")  # noqa: E731
+            found = soak(home / "soak", given.soak_steps, given.moves, soaking)
+            records.save_as(given.out / SOAK, SoakRecord(**shared, soak=found, finished=records.now()))
+    if given.out == RECORDS:
+        PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), RECORDS), encoding="utf-8")
+    print(page(given.out))
+    return int(any(not kill.survived for kill in records.load_as(given.out / CHAOS, ChaosRecord).kills))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint
-from advreg.hf.seal import MANIFEST_FILE, RUN_FILE, STAGING, claimed, flaw, seal, token_of
+from advreg.hf.seal import MANIFEST_FILE, RUN_FILE, STAGING, claimed, discard, flaw, seal, token_of
 from tiny_models import tiny
 from tiny_runs import end_of, same_end, tiny_trainer
 
@@ -188,12 +188,31 @@ def test_rotation_never_deletes_the_last_good_one_for_a_damaged_one_with_a_highe
     assert len(checkpoints(copy)) == limit
 
 
+def test_a_run_killed_while_it_deletes_a_checkpoint_leaves_no_half_of_it(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed as it begins
+        discard(copy / "checkpoint-1")
+    assert list(checkpoints(copy)) == [4, 3, 2]
+    resumed(copy, save_total_limit=2)
+    assert list(checkpoints(copy)) == [4, 3]  # and what it would have deleted next is gone
+    assert not (copy / STAGING).exists()
+
+
+def test_going_on_from_an_earlier_checkpoint_deletes_no_later_one_at_the_start(copy: Path) -> None:
+    for number in (2, 3):
+        trainer = tiny_trainer(copy, save_total_limit=1)
+        trainer._settle(str(copy / f"checkpoint-{number}"))
+        assert list(checkpoints(copy)) == [4, 3, 2][: 5 - number]
+
+
 def test_a_failed_save_deletes_nothing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advreg.hf.saving.seal", full_disk)
     for step in (3, 4):
         shutil.rmtree(copy / f"checkpoint-{step}")
     resumed(copy, save_total_limit=1)
-    assert list(checkpoints(copy)) == [2, 1]
+    assert list(checkpoints(copy)) == [2]
     assert last_whole_checkpoint(copy) == copy / "checkpoint-2"
 
 

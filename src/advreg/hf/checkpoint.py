@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from advreg.hf.ranks import METHOD_FILE, method_file, method_files, remove_others
-from advreg.hf.seal import claimed, flaw
+from advreg.hf.seal import claimed, discard, flaw
 from advreg.methods.base import Method, MethodState
 
 logger = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
     )
     excess = len(checkpoints(run)) - max(limit, len(keep))
     for folder in oldest[: max(0, excess)]:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
 
 
 def _unfit(folder: Path) -> str | None:

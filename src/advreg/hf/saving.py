@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint, require_whole, rotate
+from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint, require_whole, rotate
 from advreg.hf.seal import STAGING, claim, new_token, publish, seal, token_of
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,17 @@ class SavingMixin(_Any):  # type: ignore[misc]
                 raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
         elif checkpoint is not None:
             require_whole(checkpoint)
+        if checkpoint is not None and self.args.should_save:
+            self._rotate_behind(checkpoint)
         self._run = new_token() if checkpoint is None else token_of(checkpoint)
         return None if checkpoint is None else str(checkpoint)
+
+    def _rotate_behind(self, checkpoint: Path) -> None:
+        """Delete what a run that was killed after its save would have deleted next; never what came later."""
+        run, step = checkpoint.parent, int(checkpoint.name.rpartition("-")[2] or 0)
+        later = {folder for number, folder in checkpoints(run).items() if number >= step}
+        best = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).best_model_checkpoint
+        rotate(run, self.args.save_total_limit, later | {Path(best or checkpoint)})
 
     # ---- what the Trainer reads is unpickled with weights_only; an error of that is worded for users
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,12 +63,25 @@ def seal(folder: Path, run: str) -> None:
 def publish(staged: Path, folder: Path) -> None:
     """Give a sealed folder its own name; one that has the name is replaced."""
     if folder.exists():
-        aside = staged.with_name(f"{staged.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(folder, aside)
+        os.rename(folder, _aside(folder))
     os.rename(staged, folder)
     sync_folder(folder.parent)
     shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a checkpoint, in such a way that no half of one has its name."""
+    with suppress(OSError):  # one that cannot be deleted stays
+        os.rename(folder, aside := _aside(folder))
+        shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    """A place for a checkpoint that is to be deleted; what a kill leaves there, the next run clears."""
+    aside = folder.parent / STAGING / f"{folder.name}.old"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(exist_ok=True)
+    return aside
 
 
 def flaw(folder: Path, run: str | None = None) -> str | None:
