@@ -285,9 +285,10 @@ def test_the_checksum_of_one_process_is_the_sum_over_many_and_changes_with_any_t
     assert len(known) == 7
 
 
-def test_streams_that_change_places_change_the_checksum() -> None:
+def test_streams_and_tokens_that_change_places_change_the_checksum() -> None:
     ids, counts, tokens = range(2), torch.tensor([1, 2]), torch.tensor([5, 6, 7])
-    assert token_checksum(0, ids, counts, tokens) != token_checksum(1, ids, counts, tokens)
+    found = {token_checksum(stream, ids, counts, tokens) for stream in (0, 1)}
+    assert len(found | {token_checksum(0, ids, counts, tokens[[0, 2, 1]])}) == 3
 
 
 def test_a_process_sees_its_own_samples_in_the_order_of_their_ids() -> None:
