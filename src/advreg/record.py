@@ -529,11 +529,20 @@ def _decode_dataclass(cls: Any, value: Any, where: str) -> Any:
         raise RecordError(f"must be an object, got {_shown(value)}", _UNEDITED, field=where or "record")
     hints = typing.get_type_hints(cls)
     prefix = f"{where}." if where else ""
-    for name in sorted(hints.keys() - value.keys()):
+    for name in sorted(hints.keys() - value.keys() - _later(cls)):
         raise RecordError("is missing", _UNEDITED, field=prefix + name)
     for name in sorted(value.keys() - hints.keys()):
         raise RecordError("is not a known field", _UNEDITED, field=prefix + name)
-    return cls(**{name: _decode(hint, value[name], prefix + name) for name, hint in hints.items()})
+    return cls(**{name: _decode(hints[name], item, prefix + name) for name, item in value.items()})
+
+
+def later(default: Any) -> Any:
+    """A field that records written before it was thought of do not have; what it was then is the default."""
+    return field(default=default, metadata={"later": True})
+
+
+def _later(cls: Any) -> set[str]:
+    return {part.name for part in dataclasses.fields(cls) if part.metadata.get("later")}
 
 
 def _shown(value: Any) -> str:

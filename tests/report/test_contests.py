@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advreg.record import RunRecord
-from advreg.report.contests import Contest, as_shares, contests, settings_of, studies, varying_options
+from advreg.report.contests import Contest, contests, settings_of, studies, varying_options
 from advreg.report.gather import Gathered, gather
 from comparisons import comparison
 from report_runs import made_up, save
@@ -84,9 +84,8 @@ def test_a_failed_run_with_settings_of_its_own_does_not_tell_finished_ones_apart
     assert contest.results.cells["reviews", "arch"].asked == 2
 
 
-def test_bleu_is_a_share_like_every_other_score(tmp_path: Path) -> None:
+def test_bleu_is_out_of_a_hundred_already(tmp_path: Path) -> None:
     record = made_up(metrics={"bleu": 31.5, "valid_chrf": 52.0, "loss": 1.5}, task="translation")
-    assert as_shares(record).outcome.metrics == {"bleu": 0.315, "valid_chrf": 0.52, "loss": 1.5}
     (contest,) = of_records(tmp_path, [record])
     assert contest.results.cells["translation", "arch"].main.mean == pytest.approx(31.5)  # type: ignore[union-attr]
 

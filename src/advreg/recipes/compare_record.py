@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.record import RecordError, RunRecord, load_as, save_as, stays_inside
+from advreg.record import RecordError, RunRecord, later, load_as, save_as, stays_inside
 
 SCHEMA = 1
 COMPARE_FILE = "compare.json"
@@ -37,7 +37,7 @@ class ComparedTask:
     name: str
     title: str
     main_metrics: list[str]
-    scored_on: str = "dev"
+    scored_on: str = later("dev")
     fingerprint: str
     sizes: dict[str, int] = field(default_factory=dict)
     tuning_sizes: dict[str, int] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,6 @@ from advreg.report.words import method_name, method_order, value_text
 
 MainMetrics = Callable[[str, Mapping[str, Any]], Sequence[str]]  # of a task by its name, and what was measured
 
-_PERCENT = ("bleu", "chrf")
 _NOT_SETTINGS = ("seed", "data_seed", "logging_steps", "eval_steps", "save_steps")
 
 
@@ -103,11 +102,7 @@ def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -
         if key not in keyed or _is_better(run, keyed[key]):
             keyed[key] = run
     methods = {label: run.record.method.name for (_, label, _), run in keyed.items()}
-    finished = {
-        key: replace(run, record=as_shares(run.record))
-        for key, run in keyed.items()
-        if run.record.outcome.status == "finished"
-    }
+    finished = {key: run for key, run in keyed.items() if run.record.outcome.status == "finished"}
     tasks = []
     for task in dict.fromkeys(key[0] for key in keyed):
         mine = [run.record for key, run in finished.items() if key[0] == task]
@@ -221,15 +216,6 @@ def varying_options(records: Sequence[RunRecord]) -> list[list[str]]:
             order = list(dict.fromkeys(column))
             groups.setdefault(tuple(order.index(value) for value in column), []).append(name)
     return list(groups.values())
-
-
-def as_shares(record: RunRecord) -> RunRecord:
-    """The record with BLEU and chrF, which others count from 0 to 100, as shares like every other score."""
-    metrics = {
-        name: value / 100 if value is not None and name.rpartition("_")[2] in _PERCENT else value
-        for name, value in record.outcome.metrics.items()
-    }
-    return replace(record, outcome=replace(record.outcome, metrics=metrics))
 
 
 def model_name(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from advreg.recipes.compare_record import score_of, seconds_of
 from advreg.record import RunRecord
-from advreg.report.contests import MainMetrics, as_shares, settings_of, varying_options
+from advreg.report.contests import MainMetrics, settings_of, varying_options
 from advreg.report.gather import Gathered
 from advreg.report.render import Sheet
 from advreg.report.words import NOTHING, duration, value_text
@@ -70,7 +70,7 @@ def _differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 
 def _line(name: str, record: RunRecord, main_metrics: MainMetrics, different: Sequence[str]) -> Line:
-    metrics = as_shares(record).outcome.metrics
+    metrics = record.outcome.metrics
     main = main_metrics(record.task.name, metrics)
     settings = settings_of(record)
     done = record.outcome.status == "finished"
