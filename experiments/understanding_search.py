@@ -152,7 +152,7 @@ def main() -> None:
                     key = {
                         "model": asked.model, "task": task, "point": point, "seed": seed, "epochs": settings.epochs,
                         "learning_rate": settings.learning_rate, "commit": asked.commit,
-                        "command": " ".join(["experiments/understanding_search.py", *sys.argv[1:]]),
+                        "command": " ".join(["experiments/understanding_search.py", asked.out.name, *sys.argv[2:]]),
                     }  # fmt: skip
                     if name_of(key) in done:
                         continue

@@ -67,3 +67,28 @@ def test_a_page_made_of_other_records_says_other_things(cost_page: ModuleType, t
     fewer = cost_page.page(tmp_path)
     assert "## A whole run" not in fewer
     assert "## What was aimed at" in fewer
+
+
+def test_the_page_on_understanding_is_made_of_the_records() -> None:
+    understanding = experiment("understanding_page")
+    assert understanding.PAGE.read_text(encoding="utf-8") == understanding.page(understanding.RECORDS)
+
+
+def test_a_gain_in_the_search_is_over_standard_with_the_same_seed(tmp_path: Path) -> None:
+    understanding = experiment("understanding_page")
+    plain, tried = understanding.PLAIN, {"method": "r3f", "weight": 5.0}
+    scores = [(plain, 0, 80.0), (plain, 1, 70.0), (tried, 1, 71.5)]
+    same = {
+        "task": "rte",
+        "model": "m",
+        "epochs": 1,
+        "learning_rate": 1e-4,
+        "error": None,
+        "commit": "c",
+        "device": "d",
+    }
+    lines = [{**same, "point": point, "seed": seed, "score": score, "command": "x"} for point, seed, score in scores]
+    (tmp_path / "search-m.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    page = understanding.page(tmp_path)
+    assert "| standard, dropout 0.1 | 75.0 |" in page
+    assert "| r3f, λ 5 | +1.5 (1) |" in page

@@ -16,7 +16,7 @@ from advreg.report.compare import STANDARD, Cell, Difference, Results
 from advreg.report.student import Spread
 from advreg.report.words import NOTHING, method_name, value_text
 
-_TASKS = {
+TASK_NAMES = {
     **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
     **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
     **{"anli_r3": "ANLI R3", "mr": "MR"},
@@ -278,7 +278,7 @@ def number_text(value: float | None, decimals: int) -> str:
 
 def task_name(task: ComparedTask) -> str:
     """A task as people write it, or the title of its data."""
-    return _TASKS.get(task.name, task.title)
+    return TASK_NAMES.get(task.name, task.title)
 
 
 def task_title(results: Results, name: str) -> str:
