@@ -101,6 +101,7 @@ def test_a_run_killed_in_a_save_leaves_a_folder_that_the_next_one_clears(copy: P
     assert not (copy / STAGING).exists()
     assert flaw(copy / "checkpoint-4") is None
     assert sorted(path.name for path in (copy / "checkpoint-4").iterdir()) == list(FILES)
+    assert {token_of(folder) for folder in checkpoints(copy).values()} == {claimed(copy)}  # it is one run
 
 
 # ---- damaged

@@ -29,6 +29,8 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
         resume: is the run to go on?
     """
     path, mine = folder / PLAN_FILE, json.loads(json.dumps(facts))
+    for half in folder.glob(".*.tmp"):  # a run that was killed while it wrote a record
+        half.unlink(missing_ok=True)
     if resume and path.is_file():
         saved = read_plan(folder)
         changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
