@@ -185,10 +185,10 @@ def test_a_whole_checkpoint_that_nothing_can_go_on_from_is_passed_over(lacks: st
 def test_a_method_file_of_each_process_will_do(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, 3, method=False)
     for rank in (0, 1):
-        (folder / f"advreg_method-{rank}.safetensors").write_bytes(b"rows")
+        (folder / method_file(rank, 2)).write_bytes(b"rows")
     seal(folder, "one")
     assert last_whole_checkpoint(tmp_path) == folder
-    (folder / "advreg_method-1.safetensors").write_bytes(b"rowz")
+    (folder / method_file(1, 2)).write_bytes(b"rowz")
     assert last_whole_checkpoint(tmp_path) is None
 
 
