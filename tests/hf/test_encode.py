@@ -55,6 +55,14 @@ def test_the_collator_pads_to_the_longest_of_the_batch(tokenizer: Any) -> None:
     assert torch.equal(batch["labels"], torch.tensor([0, 1]))
 
 
+@pytest.mark.parametrize(("multiple", "width"), [(1, 5), (4, 8), (5, 5)])
+def test_the_collator_rounds_widths_up(tokenizer: Any, multiple: int, width: int) -> None:
+    samples = encode(tokenizer, TEXTS, None, [0, 1, 2, 0], max_length=64).samples
+    batch = padding_collator(tokenizer, multiple)(samples[:2])
+    assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, width)
+    assert batch["attention_mask"].sum(1).tolist() == [5, 3]
+
+
 @pytest.mark.parametrize(
     ("positions", "tokenizer_max", "asked", "expected"),
     [

@@ -40,8 +40,8 @@ def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) 
     given: dict[str, Any] = {
         "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
         "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
-        "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "encoder_dropout": 0.5,
-        "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
+        "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "round_lengths": 8,
+        "encoder_dropout": 0.5, "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
     }  # fmt: skip
     lines = [f"{name} = {list(value) if isinstance(value, tuple) else repr(value)}" for name, value in given.items()]
     settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
@@ -159,6 +159,7 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(model: str, give
         ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
         ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
         ({"batch_size": "-3"}, "batch_size must be 1 or more, got -3"),
+        ({"round_lengths": "0"}, "round_lengths must be 1 or more, got 0"),
         ({"learning_rate": "0"}, r"learning_rate must be positive, got 0\.0"),
         ({"learning_rate": "nan"}, "learning_rate must be positive, got nan"),
         ({"learning_rate": "inf"}, "learning_rate must be positive, got inf"),

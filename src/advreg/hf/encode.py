@@ -29,9 +29,9 @@ def encode(
     return Encoded(samples, cut)
 
 
-def padding_collator(tokenizer: Any) -> Any:
-    """Pads each batch to its longest sample."""
-    return DataCollatorWithPadding(tokenizer)
+def padding_collator(tokenizer: Any, multiple: int = 1) -> Any:
+    """Pads each batch to its longest sample, rounded up to a multiple: few widths are few graphs to compile."""
+    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple if multiple > 1 else None)
 
 
 def longest_input(tokenizer: Any, positions: int | None, asked: int | None) -> int:

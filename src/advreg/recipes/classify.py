@@ -146,7 +146,7 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
     return Job(
         model=model,
         tokenizer=tokenizer,
-        collator=padding_collator(tokenizer),
+        collator=padding_collator(tokenizer, settings.round_lengths),
         train=splits.pop("train"),
         dev=splits.pop("dev"),
         evaluations=splits,

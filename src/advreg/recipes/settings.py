@@ -81,6 +81,9 @@ class TrainSettings:
     max_length: int | None = setting(
         None, "tokens a text is cut to; 128 or what the model takes (small: 64, built-in task: 32)"
     )
+    round_lengths: int = setting(
+        1, "widths of batches are rounded up to a multiple of it; 32 for torch.compile with CUDA graphs"
+    )
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     head_dropout: float | None = setting(None, "dropout of the classification head, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
@@ -135,7 +138,7 @@ class TrainSettings:
         """What a resumed run must agree on, but for data, method and seed."""
         same = (
             *("model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout"),
-            *("on_non_finite", "trust_remote_code"),
+            *("round_lengths", "on_non_finite", "trust_remote_code"),
         )
         return {
             **{name: getattr(self, name) for name in same},
@@ -152,7 +155,7 @@ class TrainSettings:
         for seed in self.seeds:
             if not 0 <= seed < _SEEDS:
                 raise SettingsError(f"seeds must be at least 0 and below {_SEEDS}, got {seed}")
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "round_lengths"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if not (math.isfinite(self.peak_learning_rate) and self.peak_learning_rate > 0):
