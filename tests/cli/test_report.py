@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from advreg.bench.record import load as load_bench
 from advreg.cli.report import write_report
 from report_runs import health, made_up, save
 
@@ -36,10 +37,14 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
 
 def test_a_bench_has_a_section_of_its_own(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    write_report([ROOT / "results" / "cost" / "bert-base.json"], out, "Cost", told())
+    path = ROOT / "results" / "cost" / "bert-base.json"
+    write_report([path], out, "Cost", told())
+    (row,) = (row for row in load_bench(path).panels[0].rows if row.name == "arch, reuse")
+    spread = row.ratio
     page = out.read_text(encoding="utf-8")
     assert '<section id="bench">' in page
-    assert '<th scope="row">arch, reuse</th><td>39.5</td><td>1.14 (1.02–1.27)</td>' in page
+    ratio = f"{spread.median:.2f} ({spread.quartile_1:.2f}–{spread.quartile_3:.2f})"
+    assert f'<th scope="row">arch, reuse</th><td>{row.time.median:.1f}</td><td>{ratio}</td>' in page
     assert '"title":"bert-base, 32 × 64, bf16, NVIDIA H200"' in page
 
 

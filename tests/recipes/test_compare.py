@@ -217,7 +217,7 @@ def test_a_stopped_comparison_goes_on_without_repeating_a_run_and_ends_alike(
 
 def test_models_and_checkpoints_are_gone_and_records_stay(whole: Path) -> None:
     names = {path.name for path in whole.rglob("*") if path.is_file()}
-    assert names == {"compare.json", "plan.json", "record.json"}
+    assert names == {"compare.json", "health.json", "plan.json", "record.json"}
 
 
 def test_a_seed_or_a_method_can_be_added(flags: dict[str, Any], whole: Path, tmp_path: Path) -> None:

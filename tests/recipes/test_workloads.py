@@ -108,7 +108,7 @@ def test_a_translation_is_a_run_like_any_other(numbers: TranslationSettings, tmp
     run = TrainRun(numbers, "standard", 0, tmp_path / "run")
     record = run(Quiet())
     names = sorted(path.name for path in run.folder.iterdir())
-    assert names == ["plan.json", "record.json", "test.translations.txt", "valid.translations.txt"]
+    assert names == ["health.json", "plan.json", "record.json", "test.translations.txt", "valid.translations.txt"]
     fingerprint = load_workload(numbers).fingerprint
     assert run.settled(fingerprint) == records.load(run.folder / "record.json") == record.portable()
     with pytest.raises(SettingsError, match="epochs was 1, is 2"):
