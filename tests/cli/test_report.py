@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -35,12 +36,16 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
 
 
 def test_a_bench_has_a_section_of_its_own(tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    write_report([ROOT / "results" / "cost" / "bert-base.json"], out, "Cost", told())
+    out, measured = tmp_path / "report.html", ROOT / "results" / "cost" / "bert-base.json"
+    write_report([measured], out, "Cost", told())
     page = out.read_text(encoding="utf-8")
     assert '<section id="bench">' in page
-    assert '<th scope="row">arch, reuse</th><td>39.5</td><td>1.14 (1.02–1.27)</td>' in page
-    assert '"title":"bert-base, 32 × 64, bf16, NVIDIA H200"' in page
+    panel = json.loads(measured.read_bytes())["panels"][0]
+    (row,) = (row for row in panel["rows"] if row["name"] == "arch, reuse")
+    milliseconds, ratio = row["time"]["median"], row["ratio"]
+    spread = f"{ratio['median']:.2f} ({ratio['quartile_1']:.2f}–{ratio['quartile_3']:.2f})"
+    assert f'<th scope="row">arch, reuse</th><td>{milliseconds:.1f}</td><td>{spread}</td>' in page
+    assert f'"title":"bert-base, {panel["batch"]} × {panel["tokens"]}, bf16, NVIDIA H200"' in page
 
 
 def test_the_page_must_be_html(tmp_path: Path) -> None:

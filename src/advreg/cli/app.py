@@ -378,7 +378,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="folders of runs (searched with all that is in them), or files of compare, probe and bench"
+            help="folders of runs (searched with all that is in them), or files of compare, study, probe and bench"
         ),
     ],
     *,

@@ -42,6 +42,7 @@ def _lead(found: Gathered) -> str:
     counts = {
         ("run", "runs"): len(found.runs),
         ("comparison", "comparisons"): len(found.comparisons),
+        ("study", "studies"): len(found.studies),
         ("probing", "probings"): len(found.probes),
         ("bench", "benches"): len(found.benches),
     }
