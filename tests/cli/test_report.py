@@ -28,7 +28,7 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "left out: " in printed
     assert "bad/record.json: is not valid JSON" in printed
-    assert f"report: {out} (1 runs, " in printed
+    assert f"report: {out} (1 run, " in printed
     page = out.read_text(encoding="utf-8")
     assert "<title>Mine &amp; yours</title>" in page
     assert "Drawn from the records of 1 run." in page

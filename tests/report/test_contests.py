@@ -155,5 +155,5 @@ def test_a_grid_of_two_options_is_a_study_of_each_with_a_line_for_every_value_of
     ]
     (contest,) = of_records(tmp_path, records)
     by_radius, by_refresh = studies(contest)
-    assert [line.label for line in by_radius.lines] == ["ARCH, refresh_every 5", "ARCH, refresh_every None"]
+    assert [line.label for line in by_radius.lines] == ["ARCH, refresh_every 5", "ARCH, refresh_every none"]
     assert [list(line.scores) for line in by_refresh.lines] == [[5, None], [5, None]]  # never comes last
