@@ -99,7 +99,7 @@ def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so
     study, loose = contests(gather([tmp_path]), main_metrics)
     assert (study.title, loose.title) == ("Study of ARCH on RTE with tiny", "Runs of small")
     assert [[run.folder.name for run in each.runs.values()] for each in (study, loose)] == [["seed-0"], ["loose"]]
-    assert study.methods == {"smart": "smart", "arch": "arch", "ARCH, refresh_every none": "arch"}
+    assert list(study.methods.items()) == [("smart", "smart"), ("arch", "arch"), ("ARCH, refresh_every none", "arch")]
     told = "the study is interrupted: numbers are those of the runs that finished"
     assert study.record.notes == ["a note", told]
 

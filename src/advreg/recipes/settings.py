@@ -23,7 +23,10 @@ DOCSTRINGS = "docstrings"
 FILES = "files"
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
-_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {"arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3}}
+_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
+    "arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3},
+    "smart": {"radius": 0.3, "step_size": 0.3},
+}
 _DEFAULT_TASK_LENGTH = 32
 
 _OWN_FLAGS = {

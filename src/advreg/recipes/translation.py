@@ -388,7 +388,7 @@ def _batches_note(record: records.RunRecord) -> str:
     accumulated = record.training.more["gradient_accumulation_steps"]
     return (
         f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch, "
-        f"{details['padding']['both']:.1%} of the positions padding; {accumulated} batches an update, "
+        f"{details['padding']['both']:.1%} of the positions padding; batches an update: {accumulated}, "
         f"{accumulated * details['target_tokens_per_batch']:,.0f} target tokens"
     )
 

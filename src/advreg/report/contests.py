@@ -97,15 +97,11 @@ def _of_comparison(found: Gathered, folder: Path) -> Contest:
 
 
 def _of_study(found: Gathered, folder: Path) -> Contest:
-    """A label for each variant: the method, and what differs from its default settings."""
+    """A label for each variant, with what differs from the default settings."""
     study = found.studies[folder]
-    labels = {
-        variant.name: ", ".join([method_name(variant.method), *(f"{k} {value_text(v)}" for k, v in changes.items())])
-        if (changes := variant.changes)
-        else variant.method
-        for variant in study.variants
-    }
-    methods = {labels[variant.name]: variant.method for variant in study.variants}
+    variants = sorted(study.variants, key=lambda variant: method_order(variant.method))
+    labels = {variant.name: _label(variant.method, variant.changes) for variant in variants}
+    methods = {labels[variant.name]: variant.method for variant in variants}
     task, model = study.task, str(study.task.settings.get("model", ""))
     record = CompareRecord(
         status="finished",  # its remarks say if it is not
@@ -117,7 +113,7 @@ def _of_study(found: Gathered, folder: Path) -> Contest:
         choices=[],
         runs=[
             ComparedRun(task=task.name, method=labels[each.name], seed=run.seed, folder=run.folder, error=run.error)
-            for each in study.variants
+            for each in variants
             for run in each.runs
         ],
         notes=remarks(study),
@@ -230,9 +226,14 @@ def _labels(runs: Sequence[tuple[str, Run]]) -> list[str]:
         record = run.record
         options = settings_of(record)
         different = varying[task, record.method.name]
-        told = [f"{name} {value_text(options.get(name))}" for name in different]
-        found.append(", ".join([method_name(record.method.name), *told]) if told else record.method.name)
+        found.append(_label(record.method.name, {name: options.get(name) for name in different}))
     return found
+
+
+def _label(method: str, options: Mapping[str, Any]) -> str:
+    """A method, and the options that tell its settings apart from others; without any, its bare name."""
+    told = [f"{name} {value_text(value)}" for name, value in options.items()]
+    return ", ".join([method_name(method), *told]) if told else method
 
 
 # ---- settings
