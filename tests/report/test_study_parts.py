@@ -62,6 +62,14 @@ def test_a_study_that_was_asked_for_has_its_own_panels_points_and_titles(tmp_pat
     assert ["NonFiniteLossError: nan"] in [row[3:] for row in parts_of(found["failed"], Sheet)[0].rows]
 
 
+def test_a_panel_without_a_result_is_a_table_of_failures(tmp_path: Path) -> None:
+    study_record([None], [None], [80.0]).save(tmp_path)
+    save(tmp_path / "smart" / "default" / "seed-0", made_up("smart"))
+    found = sections_of(tmp_path)["studies"]
+    assert parts_of(found, Lines) == []
+    assert [row[1] for row in parts_of(found, Sheet)[0].rows] == ["failed", "failed", "80.0"]
+
+
 def test_an_option_of_words_has_them_as_ticks(tmp_path: Path) -> None:
     records = [made_up("arch", 0, settings={"neighbour_choice": choice}) for choice in ("random", "nearest")]
     (figure,) = parts_of(reported(tmp_path, records)["studies"], Lines)

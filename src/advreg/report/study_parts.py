@@ -35,8 +35,11 @@ def study_parts(contest: Contest) -> list[Part]:
     """The panels of a study that was asked for; else a picture for each option that varies."""
     if contest.study is not None:
         found = findings(contest.study)
-        pictures = [_panel_figure(found, panel, marks) for panel, marks in found.panels]
-        return [part for pair in zip(pictures, sheets(found), strict=True) for part in pair]
+        parts: list[Part] = []
+        for (panel, marks), sheet in zip(found.panels, sheets(found), strict=True):
+            parts += [_panel_figure(found, panel, marks)] if any(mark.spread for mark in marks) else []
+            parts.append(sheet)
+        return parts
     return [_option_figure(contest, study) for study in studies(contest)]
 
 
