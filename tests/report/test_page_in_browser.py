@@ -105,8 +105,8 @@ def test_a_request_would_be_noticed_and_the_policy_stops_it(view: Any, page: Pat
 
 
 def test_a_point_without_a_result_keeps_its_place_on_the_axis(browser: Any, tmp_path: Path) -> None:
-    study_record([70.0, 72.0], [None, None], [80.0, 80.0]).save(tmp_path)
-    save(tmp_path / "arch" / "default" / "seed-0", made_up(task="rte", model="tiny"))
+    study_record([None, None], [70.0, 72.0], [80.0, 80.0]).save(tmp_path)
+    save(tmp_path / "arch" / "refresh_every=none" / "seed-0", made_up(task="rte", model="tiny"))
     out = tmp_path / "report.html"
     write_report([tmp_path], out, "A study", Console(file=io.StringIO()))
     browser.get(out.as_uri())
