@@ -183,6 +183,7 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(model: str, give
         ({"seeds": ["4294967296"]}, "seeds must be at least 0 and below 4294967296, got 4294967296"),
         ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
         ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
+        ({"task": "multi30k-en-d"}, r"task must be one of .*, got 'multi30k-en-d' \(did you mean 'multi30k-en-de'\?\)"),
         ({"task": "mnil"}, r"task must be one of .*, got 'mnil' \(did you mean 'mnli'\?\)"),
         ({"task": "rte", "train": "a.csv"}, "the rte task brings its own data; leave --train and --dev out"),
         ({"data": "d"}, "data is a folder of named tasks, but the task is docstrings; give --task NAME too"),

@@ -93,13 +93,14 @@ def test_what_was_scored_on_the_test_set_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so(tmp_path: Path) -> None:
-    replace(study_record([70.0], [71.0], [80.0]), status="interrupted").save(tmp_path / "study")
+    record = study_record([70.0], [71.0], [80.0])
+    replace(record, status="interrupted", variants=record.variants[::-1]).save(tmp_path / "study")
     save(tmp_path / "study" / "arch" / "default" / "seed-0", made_up())
     save(tmp_path / "loose", made_up())
     study, loose = contests(gather([tmp_path]), main_metrics)
     assert (study.title, loose.title) == ("Study of ARCH on RTE with tiny", "Runs of small")
     assert [[run.folder.name for run in each.runs.values()] for each in (study, loose)] == [["seed-0"], ["loose"]]
-    assert list(study.methods.items()) == [("smart", "smart"), ("arch", "arch"), ("ARCH, refresh_every none", "arch")]
+    assert list(study.methods.items()) == [("smart", "smart"), ("ARCH, refresh_every none", "arch"), ("arch", "arch")]
     told = "the study is interrupted: numbers are those of the runs that finished"
     assert study.record.notes == ["a note", told]
 

@@ -11,6 +11,7 @@ from typing import Any
 from advreg.hf.models import SCRATCH
 from advreg.methods import registry
 from advreg.recipes import translation_settings as translation
+from advreg.recipes.parallel import TRANSLATION
 from advreg.recipes.settings import (
     DOCSTRINGS,
     FILES,
@@ -95,7 +96,7 @@ def read_bases(
 
 def _usual_task(values: Mapping[str, Any]) -> str:
     if values.get("train_source"):
-        return translation.TRANSLATION
+        return TRANSLATION
     return FILES if values.get("train") else DOCSTRINGS
 
 
@@ -105,7 +106,7 @@ def _base(
     """The settings of one task; those of data that are not its own are left out."""
     base: AnySettings
     if task in translation.TASKS:
-        foreign = () if task == translation.TRANSLATION else _OF_TEXT
+        foreign = () if task == TRANSLATION else _OF_TEXT
         mine = {name: value for name, value in values.items() if name not in foreign}
         base = read_translation_settings(None, {**mine, "task": task}, training)
     else:

@@ -14,6 +14,7 @@ from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset, training_preset
+from advreg.recipes.parallel import CORPORA, TRANSLATION
 from advreg.recipes.understanding import TASKS
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -58,7 +59,9 @@ class TrainSettings:
     """Everything that decides what ``advreg train`` computes."""
 
     task: str = setting(
-        DOCSTRINGS, f"docstrings (the built-in task), files (--train and --dev), or one of {', '.join(TASKS)}"
+        DOCSTRINGS,
+        f"docstrings (the built-in task), files (--train and --dev), one of {', '.join(TASKS)}; or of translation: "
+        f"{', '.join((TRANSLATION, *CORPORA))}",
     )
     data: str | None = setting(
         None,
@@ -149,8 +152,8 @@ class TrainSettings:
         check_shares(self, "warmup", "encoder_dropout", "head_dropout")
 
     def _check_data(self) -> None:
-        known = (DOCSTRINGS, FILES, *TASKS)
-        if self.task not in known:
+        if self.task not in (DOCSTRINGS, FILES, *TASKS):
+            known = (DOCSTRINGS, FILES, *TASKS, TRANSLATION, *CORPORA)
             raise SettingsError(f"task must be one of {', '.join(known)}, got '{self.task}'{suggest(self.task, known)}")
         if self.task == FILES and self.train is None:
             raise SettingsError("task 'files' needs a training file; give --train FILE")

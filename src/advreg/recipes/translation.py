@@ -30,6 +30,7 @@ from advreg.hf.translator import (
 from advreg.recipes.bleu import Scores, bleu, score
 from advreg.recipes.parallel import (
     TRAIN,
+    TRANSLATION,
     VALID,
     Bitext,
     Kept,
@@ -41,7 +42,7 @@ from advreg.recipes.parallel import (
 )
 from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
 from advreg.recipes.settings import SettingsError
-from advreg.recipes.translation_settings import TRANSLATION, TranslationSettings
+from advreg.recipes.translation_settings import TranslationSettings
 
 Notice = Callable[[str], None]
 OnStep = Callable[[str, int, int, Mapping[str, float]], None]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from advreg.methods import Method, create, preset
 from advreg.methods.base import suggest
 from advreg.methods.presets import Preset
-from advreg.recipes.parallel import CORPORA, TEST, TRAIN, VALID, Beam
+from advreg.recipes.parallel import CORPORA, TEST, TRAIN, TRANSLATION, VALID, Beam
 from advreg.recipes.settings import (
     Precision,
     SettingsError,
@@ -24,7 +24,6 @@ from advreg.recipes.settings import (
     setting,
 )
 
-TRANSLATION = "translation"
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
 
