@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from advreg.bench.record import load as load_bench
 from advreg.cli.report import write_report
 from report_runs import health, made_up, save
 
@@ -28,7 +28,7 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "left out: " in printed
     assert "bad/record.json: is not valid JSON" in printed
-    assert f"report: {out} (1 runs, " in printed
+    assert f"report: {out} (1 run, " in printed
     page = out.read_text(encoding="utf-8")
     assert "<title>Mine &amp; yours</title>" in page
     assert "Drawn from the records of 1 run." in page
@@ -36,16 +36,16 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
 
 
 def test_a_bench_has_a_section_of_its_own(tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    path = ROOT / "results" / "cost" / "bert-base.json"
-    write_report([path], out, "Cost", told())
-    (row,) = (row for row in load_bench(path).panels[0].rows if row.name == "arch, reuse")
-    spread = row.ratio
+    out, measured = tmp_path / "report.html", ROOT / "results" / "cost" / "bert-base.json"
+    write_report([measured], out, "Cost", told())
     page = out.read_text(encoding="utf-8")
     assert '<section id="bench">' in page
-    ratio = f"{spread.median:.2f} ({spread.quartile_1:.2f}–{spread.quartile_3:.2f})"
-    assert f'<th scope="row">arch, reuse</th><td>{row.time.median:.1f}</td><td>{ratio}</td>' in page
-    assert '"title":"bert-base, 32 × 64, bf16, NVIDIA H200"' in page
+    panel = json.loads(measured.read_bytes())["panels"][0]
+    (row,) = (row for row in panel["rows"] if row["name"] == "arch, reuse")
+    milliseconds, ratio = row["time"]["median"], row["ratio"]
+    spread = f"{ratio['median']:.2f} ({ratio['quartile_1']:.2f}–{ratio['quartile_3']:.2f})"
+    assert f'<th scope="row">arch, reuse</th><td>{milliseconds:.1f}</td><td>{spread}</td>' in page
+    assert f'"title":"bert-base, {panel["batch"]} × {panel["tokens"]}, bf16, NVIDIA H200"' in page
 
 
 def test_the_page_must_be_html(tmp_path: Path) -> None:

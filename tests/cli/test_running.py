@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import io
 from pathlib import Path
 
@@ -45,7 +44,3 @@ def test_devices_are_those_given_or_those_that_may_be_seen(monkeypatch: pytest.M
     assert find_devices("cpu") == [""]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert find_devices(None) == []
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(running).failed == 0

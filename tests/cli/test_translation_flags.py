@@ -48,7 +48,7 @@ def test_a_name_means_the_same_kind_of_setting_in_both() -> None:
     }
     assert shared == {
         "task", "data", "model", "methods", "preset", "seeds", "epochs", "learning_rate", "precision", "site", "output",
-        "options", "training",
+        "options", "training", "round_lengths",
     }  # fmt: skip
 
 
@@ -59,6 +59,8 @@ def test_a_translation_is_told_by_its_task_in_flags_or_file(tmp_path: Path) -> N
     assert is_translation(config, {})
     assert not is_translation(config, {"task": "rte"})
     assert not is_translation(None, {})
+    assert is_translation(None, {"train_source": "train.en"})
+    assert not is_translation(None, {"train_source": "train.en", "task": "rte"})
 
 
 def test_help_does_not_wait_for_transformers() -> None:

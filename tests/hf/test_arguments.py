@@ -36,6 +36,25 @@ def test_a_field_like_no_other_is_refused_without_a_guess(tmp_path: Path) -> Non
         training_arguments(tmp_path, "fp32", {"zzz": 1})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("max_steps", "abc", "max_steps must be a whole number, got 'abc'"),
+        ("weight_decay", [1], r"weight_decay must be a number, got \[1\]"),
+        ("save_total_limit", 1.5, r"save_total_limit must be a whole number, got 1\.5"),
+        ("torch_compile", "perhaps", "torch_compile must be true or false, got 'perhaps'"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(field: str, value: object, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told):
+        training_arguments(tmp_path, "fp32", {**QUIET, field: value})
+
+
+def test_nothing_is_a_value_where_the_library_says_so(tmp_path: Path) -> None:
+    made = training_arguments(tmp_path, "fp32", {**QUIET, "save_total_limit": None, "max_steps": 3.0})
+    assert (made.save_total_limit, made.max_steps) == (None, 3)
+
+
 def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="precision must be one of fp32, bf16, fp16, got 'fp8'"):
         training_arguments(tmp_path, "fp8", {})

@@ -211,13 +211,19 @@ def test_a_stopped_comparison_goes_on_without_repeating_a_run_and_ends_alike(
     assert not set(first.names) & set(second.names)
     assert record.started == stopped.started
     assert outcome(tmp_path) == outcome(whole)
-    compare(settings, tmp_path, third)
+    again = compare(settings, tmp_path, third)
     assert third.jobs == []
+    devices = {json.loads(path.read_text())["environment"]["device"] for path in tmp_path.rglob("record.json")}
+    assert {load(whole).environment["device"], again.environment["device"]} == devices
 
 
 def test_models_and_checkpoints_are_gone_and_records_stay(whole: Path) -> None:
-    names = {path.name for path in whole.rglob("*") if path.is_file()}
-    assert names == {"compare.json", "health.json", "plan.json", "record.json"}
+    names = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
+    runs = {path.relative_to(whole).as_posix() for path in whole.glob("*/*/*")}
+    records = {f"{run}/{name}" for run in runs for name in ("plan.json", "record.json")}
+    healths = {f"{run}/health.json" for run in runs if "seed-" in run}
+    assert len(runs) > len(healths) > 0
+    assert names == {"compare.json", *records, *healths}
 
 
 def test_a_seed_or_a_method_can_be_added(flags: dict[str, Any], whole: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from advreg import record as records
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes import jobs
 from advreg.recipes.classify import Plan, load_data
-from advreg.recipes.jobs import HeldOut, TrainRun
+from advreg.recipes.jobs import Environment, HeldOut, TrainRun
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.workloads import load_workload
 from comparisons import run_record
@@ -104,6 +104,14 @@ def test_a_run_of_another_plan_is_refused_by_what_differs(settings: TrainSetting
     other = replace(run, settings=replace(settings, epochs=9))
     with pytest.raises(SettingsError, match=r"cannot go on, .* changed: epochs was 1, is 9. Resume with the same data"):
         other.settled("print")
+
+
+def test_the_environment_of_many_runs_has_the_devices_they_were_made_on() -> None:
+    environment = Environment()
+    assert environment.as_dict() == records.capture_environment()
+    for device in ("NVIDIA H200", "cpu", "cpu", None):
+        environment.saw(replace(run_record("arch", 0, {}), environment={"device": device}))
+    assert environment.as_dict()["device"] == "NVIDIA H200, cpu"
 
 
 def test_a_worker_keeps_the_last_data_sets_only(settings: TrainSettings, monkeypatch: pytest.MonkeyPatch) -> None:

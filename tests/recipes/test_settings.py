@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from advreg.methods import create, describe, preset, registry
-from advreg.methods.presets import PAPER_GRID, training_preset
+from advreg.methods.presets import training_preset
+from advreg.recipes.grids import default_grid
 from advreg.recipes.settings import SettingsError, TrainSettings, options_for, read_settings
 from advreg.recipes.understanding import TASKS
 
@@ -80,13 +81,15 @@ def test_a_training_file_makes_the_task_files_unless_the_task_is_given() -> None
         read_settings(None, {"train": "a.csv", "task": "docstrings"}, {})
 
 
-def test_the_built_in_task_tunes_arch_only_with_the_small_model_and_below_the_users_options() -> None:
+def test_the_built_in_task_tunes_arch_and_smart_only_with_the_small_model_and_below_the_users_options() -> None:
     default, plain = create("arch").options(), TrainSettings().method("arch").options()
     assert plain["refresh_every"] == 3 != default["refresh_every"]
     assert TrainSettings(model="other").method("arch").options() == default
     assert TrainSettings(task="files", train="a.csv").method("arch").options() == default
     mine = TrainSettings(options={"arch": {"refresh_every": 2}}).method("arch").options()
     assert mine == {**plain, "refresh_every": 2}
+    smart = TrainSettings().method("smart").options()
+    assert [smart[name] for name in ("radius", "step_size")] == [plain[name] for name in ("radius", "step_size")]
 
 
 def test_a_preset_lies_below_the_users_options_and_replaces_those_of_the_built_in_task() -> None:
@@ -132,13 +135,16 @@ def test_without_the_preset_or_with_that_of_translation_the_training_is_as_befor
 
 
 def test_the_presets_choices_are_on_the_papers_grid() -> None:
+    grid = default_grid("bert-base-uncased")
+    assert set(grid.common) == {"batch_size", "learning_rate", "encoder_dropout"}
     for task in TASKS:
         chosen = training_preset("understanding", task)
-        assert all(chosen[name] in values for name, values in PAPER_GRID["training"].items())
+        assert all(chosen[name] in values for name, values in grid.common.items())
         assert set(chosen) <= {field.name for field in dataclasses.fields(TrainSettings)}
     for method in ("arch", "smart"):
         options = preset("understanding", method)
-        assert all(options[name] in values for name, values in PAPER_GRID["options"].items())
+        assert set(grid.methods[method]) == {"ascent_steps", "step_size"}
+        assert all(options[name] in values for name, values in grid.methods[method].items())
 
 
 def test_a_new_instance_of_a_method_is_made_each_time() -> None:
@@ -177,6 +183,7 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(model: str, give
         ({"seeds": ["4294967296"]}, "seeds must be at least 0 and below 4294967296, got 4294967296"),
         ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
         ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
+        ({"task": "multi30k-en-d"}, r"task must be one of .*, got 'multi30k-en-d' \(did you mean 'multi30k-en-de'\?\)"),
         ({"task": "mnil"}, r"task must be one of .*, got 'mnil' \(did you mean 'mnli'\?\)"),
         ({"task": "rte", "train": "a.csv"}, "the rte task brings its own data; leave --train and --dev out"),
         ({"data": "d"}, "data is a folder of named tasks, but the task is docstrings; give --task NAME too"),

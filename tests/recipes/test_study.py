@@ -157,11 +157,12 @@ def test_a_stopped_study_goes_on_without_repeating_a_run_and_ends_alike(flags: d
     assert not set(first.names) & set(second.names)
     assert record.started == stopped.started
     assert values(record) == values(whole)
-    study(settings, tmp_path / "parts", third)
+    again = study(settings, tmp_path / "parts", third)
     assert third.jobs == []
     for variant in record.variants:
         for run in variant.runs:
             saved = json.loads((tmp_path / "parts" / run.folder / "record.json").read_text())
+            assert {each.environment["device"] for each in (record, again)} == {saved["environment"]["device"]}
             assert run.score == pytest.approx(100 * saved["outcome"]["metrics"]["accuracy"])
             assert not (tmp_path / "parts" / run.folder / "model").exists()
     more = Inline(scored(lambda run: 0.5))

@@ -63,7 +63,10 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
         ({**FOLDER, "model_dropout": 1.0}, r"model_dropout must be at least 0 and below 1, got 1\.0"),
         ({**FOLDER, "warmup_steps": -1}, "warmup_steps must be 0 or more, got -1"),
         ({**FOLDER, "learning_rate": 0.0}, r"learning_rate must be positive, got 0\.0"),
-        ({**FOLDER, "seeds": (1, 1)}, r"seeds must be different ones, at least one, got \[1, 1\]"),
+        ({**FOLDER, "seeds": (1, 1)}, r"seeds must be different numbers, at least one, got \[1, 1\]"),
+        ({**FOLDER, "seeds": (-1,)}, "seeds must be at least 0 and below 4294967296, got -1"),
+        ({**FOLDER, "options": {"smrt": {}}}, r"options are given for the method 'smrt' \(did you mean 'smart'\?\)"),
+        ({**FOLDER, "clip_norm": float("nan")}, "clip_norm must be 0 or more, got nan"),
         ({**FOLDER, "methods": ("smrt",)}, r"unknown method 'smrt' \(did you mean 'smart'\?\)"),
         ({**FOLDER, "training": {"warmup_steps": 3}}, "has a setting of its own; use --warmup-steps instead"),
     ],
@@ -79,6 +82,21 @@ def test_a_config_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("vocabulry = 3\n")
     with pytest.raises(SettingsError, match=r"unknown key 'vocabulry' \(did you mean 'vocabulary'\?\)"):
         read_translation_settings(tmp_path / "a.toml", {}, {})
+    (tmp_path / "b.toml").write_text("training = 3\n")
+    with pytest.raises(SettingsError, match=r"b\.toml': training must be a table, \[training\], got 3"):
+        read_translation_settings(tmp_path / "b.toml", {}, {})
+
+
+@pytest.mark.parametrize("value", ["", 3, False])
+def test_a_text_that_is_none_is_refused(value: object) -> None:
+    with pytest.raises(SettingsError, match="output must be a text, not empty, got"):
+        read_translation_settings(None, {**FOLDER, "output": value}, {})
+
+
+def test_a_setting_of_other_tasks_is_not_taken_for_an_option_of_a_method() -> None:
+    told = "'batch_size' is neither a setting of the task multi30k-en-de nor an option of a method; leave it out"
+    with pytest.raises(SettingsError, match=told):
+        read_translation_settings(None, {"task": "multi30k-en-de", "batch_size": "8"}, {})
 
 
 def test_facts_leave_out_where_things_are_and_keep_what_is_computed() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from advreg.report.contests import Contest, contests, settings_of, studies, vary
 from advreg.report.gather import Gathered, gather
 from comparisons import comparison
 from report_runs import made_up, save
+from studies import study_record
 
 
 def main_metrics(task: str, metrics: object) -> Sequence[str]:
@@ -84,6 +86,25 @@ def test_a_failed_run_with_settings_of_its_own_does_not_tell_finished_ones_apart
     assert contest.results.cells["reviews", "arch"].asked == 2
 
 
+def test_what_was_scored_on_the_test_set_is_said_to_be(tmp_path: Path) -> None:
+    translated = made_up(task="translation", metrics={"bleu": 30.0}, details={"scored": "test"})
+    (contest,) = of_records(tmp_path, [translated, made_up()])
+    assert {task.name: task.scored_on for task in contest.record.tasks} == {"translation": "test", "reviews": "dev"}
+
+
+def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so(tmp_path: Path) -> None:
+    record = study_record([70.0], [71.0], [80.0])
+    replace(record, status="interrupted", variants=record.variants[::-1]).save(tmp_path / "study")
+    save(tmp_path / "study" / "arch" / "default" / "seed-0", made_up())
+    save(tmp_path / "loose", made_up())
+    study, loose = contests(gather([tmp_path]), main_metrics)
+    assert (study.title, loose.title) == ("Study of ARCH on RTE with tiny", "Runs of small")
+    assert [[run.folder.name for run in each.runs.values()] for each in (study, loose)] == [["seed-0"], ["loose"]]
+    assert list(study.methods.items()) == [("smart", "smart"), ("ARCH, refresh_every none", "arch"), ("arch", "arch")]
+    told = "the study is interrupted: numbers are those of the runs that finished"
+    assert study.record.notes == ["a note", told]
+
+
 def test_bleu_is_out_of_a_hundred_already(tmp_path: Path) -> None:
     record = made_up(metrics={"bleu": 31.5, "valid_chrf": 52.0, "loss": 1.5}, task="translation")
     (contest,) = of_records(tmp_path, [record])
@@ -135,5 +156,5 @@ def test_a_grid_of_two_options_is_a_study_of_each_with_a_line_for_every_value_of
     ]
     (contest,) = of_records(tmp_path, records)
     by_radius, by_refresh = studies(contest)
-    assert [line.label for line in by_radius.lines] == ["ARCH, refresh_every 5", "ARCH, refresh_every None"]
+    assert [line.label for line in by_radius.lines] == ["ARCH, refresh_every 5", "ARCH, refresh_every none"]
     assert [list(line.scores) for line in by_refresh.lines] == [[5, None], [5, None]]  # never comes last

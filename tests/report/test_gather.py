@@ -11,6 +11,7 @@ from advreg.report import gather as module
 from advreg.report.gather import gather
 from comparisons import comparison
 from report_runs import health, made_up, save
+from studies import study_record
 
 
 def test_folders_are_searched_with_all_that_is_in_them_but_models_and_checkpoints(tmp_path: Path) -> None:
@@ -35,6 +36,15 @@ def test_a_comparison_brings_its_runs(tmp_path: Path) -> None:
     save(tmp_path / "compare" / "rte" / "arch" / "seed-0", made_up())
     found = gather([tmp_path / "compare" / "compare.json"])
     assert list(found.comparisons) == [tmp_path / "compare"]
+    assert len(found.runs) == 1
+
+
+def test_a_study_brings_its_runs(tmp_path: Path) -> None:
+    record = study_record([70.0], [71.0], [80.0])
+    record.save(tmp_path / "study")
+    save(tmp_path / "study" / "arch" / "default" / "seed-0", made_up())
+    found = gather([tmp_path / "study" / "study.json"])
+    assert found.studies == {tmp_path / "study": record}
     assert len(found.runs) == 1
 
 
@@ -66,7 +76,7 @@ def test_other_files_are_left_alone_unless_they_are_named(tmp_path: Path) -> Non
     save(tmp_path / "run", made_up())
     for name, text in (("config.json", "{}"), ("list.json", "[1]"), ("broken.json", "{")):
         (tmp_path / name).write_text(text)
-    save_as(tmp_path / "later.json", comparison({}, [], [], kind="study"))  # of a kind that is not known here
+    save_as(tmp_path / "later.json", comparison({}, [], [], kind="survey"))  # of a kind that is not known here
     assert len(gather([tmp_path]).runs) == 1
     with pytest.raises(RecordError, match=r"config\.json: is not a record; give a record\.json"):
         gather([tmp_path / "config.json"])

@@ -21,6 +21,7 @@ from advreg.record import save_as
 from browsers import chromium, requested
 from little_tables import sentiment, tiny_folder, write_table
 from report_runs import health, made_up, save
+from studies import study_record
 
 pytestmark = pytest.mark.browser
 
@@ -101,6 +102,19 @@ def test_a_request_would_be_noticed_and_the_policy_stops_it(view: Any, page: Pat
     view.execute_script("new Image().src = 'https://example.org/x.png'")
     time.sleep(0.3)
     assert "https://example.org/x.png" in str([*requested(view, page.as_uri()), *view.get_log("browser")])
+
+
+def test_a_point_without_a_result_keeps_its_place_on_the_axis(browser: Any, tmp_path: Path) -> None:
+    study_record([None, None], [70.0, 72.0], [80.0, 80.0]).save(tmp_path)
+    save(tmp_path / "arch" / "refresh_every=none" / "seed-0", made_up(task="rte", model="tiny"))
+    out = tmp_path / "report.html"
+    write_report([tmp_path], out, "A study", Console(file=io.StringIO()))
+    browser.get(out.as_uri())
+    panel = figure(browser, "refresh: ARCH on RTE")
+    places = {node.text: node.location["x"] for node in panel.find_elements("css selector", ".canvas svg text")}
+    canvas = panel.find_element("css selector", ".canvas svg")
+    left, right = canvas.location["x"], canvas.location["x"] + canvas.size["width"]
+    assert left < places["15"] < (left + right) / 2 < places["once"] < right
 
 
 def test_every_section_has_its_tables_and_every_picture_is_drawn(view: Any) -> None:

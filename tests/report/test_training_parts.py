@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from advreg.report.figures import Rows
-from report_runs import FOUR, parts_of, reported
+from report_runs import FOUR, lines_titled, parts_of, reported
+
+
+def test_curves_of_scores_are_named_for_the_metric_whatever_the_set(tmp_path: Path) -> None:
+    assert lines_titled(reported(tmp_path, FOUR)["training"], "Accuracy while training").y == "accuracy"
 
 
 def test_the_variance_of_the_gradient_norm_is_that_of_each_seed(tmp_path: Path) -> None:

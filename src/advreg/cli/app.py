@@ -250,7 +250,7 @@ def doctor(
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="show the options of this method")] = None) -> None:
-    """List the methods, what they cost, and their options."""
+    """List the methods and what they cost; with a name, explain that method and its options."""
     from advreg.cli.methods import print_method, print_methods
 
     if name is None:
@@ -378,7 +378,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="folders of runs (searched with all that is in them), or files of compare, probe and bench"
+            help="folders of runs (searched with all that is in them), or files of compare, study, probe and bench"
         ),
     ],
     *,

@@ -13,6 +13,7 @@ from advreg.recipes.compare_settings import CompareSettings, choose_folder
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown, to_rich
+from advreg.report.words import counted
 
 MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 
@@ -70,6 +71,7 @@ def _announcement(settings: CompareSettings, left: int, size: int) -> str:
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""
     return (
-        f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, {len(settings.seeds)} seeds; model "
-        f"{Path(base.model).name}{preset}; {left} runs to make, {size} at a time"
+        f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, "
+        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; {counted(left, 'run')} to "
+        f"make, {size} at a time"
     )

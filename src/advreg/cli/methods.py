@@ -1,4 +1,4 @@
-"""``advreg methods``: the methods, what they cost, and their options."""
+"""``advreg methods``: the methods and what they cost, or one method and its options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from advreg.methods.coerce import type_text
 
 
 def print_methods(console: Console) -> None:
-    table = Table("method", "paper", "passes per step", "forward", "backward", "options", title="Methods")
+    table = Table("method", "paper", "passes per step", "forward", "backward", title="Methods")
     by_cost = sorted(registry, key=lambda name: create(name).passes().forward)
     for name in by_cost:
         method, passes = registry[name], create(name).passes()
-        options = ", ".join(option.name for option in describe(name)) or "–"
-        table.add_row(name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}", options)
+        table.add_row(name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}")
     console.print(table)
     console.print("forward, backward: with each method's default options. `advreg methods NAME` explains the options.")
 

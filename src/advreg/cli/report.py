@@ -19,6 +19,7 @@ from advreg.report.page import render
 from advreg.report.parts import Part, Section
 from advreg.report.render import Sheet
 from advreg.report.sections import sections
+from advreg.report.words import counted
 
 
 def write_report(places: Sequence[Path], out: Path, title: str, console: Console) -> None:
@@ -34,7 +35,7 @@ def write_report(places: Sequence[Path], out: Path, title: str, console: Console
     os.replace(fresh, out)
     for problem in found.unreadable:
         console.print(f"left out: {problem.name}: {problem.reason}", highlight=False, markup=False, soft_wrap=True)
-    told = f"report: {out} ({len(found.runs)} runs, {out.stat().st_size / 1e3:.0f} kB)"
+    told = f"report: {out} ({counted(len(found.runs), 'run')}, {out.stat().st_size / 1e3:.0f} kB)"
     console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -42,10 +43,11 @@ def _lead(found: Gathered) -> str:
     counts = {
         ("run", "runs"): len(found.runs),
         ("comparison", "comparisons"): len(found.comparisons),
+        ("study", "studies"): len(found.studies),
         ("probing", "probings"): len(found.probes),
         ("bench", "benches"): len(found.benches),
     }
-    told = [f"{count} {one if count == 1 else many}" for (one, many), count in counts.items() if count]
+    told = [counted(count, *names) for names, count in counts.items() if count]
     return (
         f"Drawn from the records of {', '.join(told)}. Click a name in a legend to hide it everywhere; hover over a "
         "picture, or focus it and use the arrow keys, to read its values."

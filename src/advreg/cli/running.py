@@ -10,20 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 
-from advreg.cli.saying import Notices
+from advreg.cli.saying import Notices, bars, note
 from advreg.recipes.bases import split
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
-from advreg.report.words import duration
+from advreg.report.words import counted, duration
 
 INTERRUPTED = 130
 LOG_FILE = "workers.log"
@@ -57,8 +49,8 @@ def carry_out(what: Undertaking, runner: Runner, folder: Path, say: Notices, con
             what.run(runner, display)
     except KeyboardInterrupt:
         console.print(
-            f"interrupted with {what.left} runs left. Finished runs have their records in {folder}, the others their "
-            "last checkpoint: the same command goes on from there",
+            f"interrupted with {counted(what.left, 'run')} left. Finished runs have their records in {folder}, the "
+            "others their last checkpoint: the same command goes on from there",
             highlight=False,
             soft_wrap=True,
         )
@@ -115,17 +107,7 @@ class _Live:
     def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
         self.tally, self.say = _Tally(left), say
         self.bars: dict[str, TaskID] = {}
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
-            speed_estimate_period=600,
-        )
+        self.progress = bars(console, transient=True, speed_estimate_period=600)
         self.all = self.progress.add_task("[bold]all runs", total=None, note="")
 
     def __enter__(self) -> _Live:
@@ -190,7 +172,7 @@ class _Lines:
         self._print(f"{_last_line(ended)} ({self._so_far()})")
 
     def _so_far(self) -> str:
-        return f"{self.tally.done} of {self.tally.total} runs, {self.tally.eta()}"
+        return f"{self.tally.done} of {counted(self.tally.total, 'run')}, {self.tally.eta()}"
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -201,13 +183,3 @@ def _last_line(ended: Ended) -> str:
         return f"{ended.job.name}: finished in {duration(ended.seconds)}"
     trace = f"\n{ended.trace}" if ended.trace and os.environ.get("ADVREG_DEBUG") else ""
     return f"{ended.job.name}: failed after {duration(ended.seconds)}: {ended.error}{trace}"
-
-
-def note(values: Mapping[str, float]) -> str:
-    """What is worth watching of the last log.
-
-    Example:
-        >>> note({"loss": 0.51234, "learning_rate": 1e-4})
-        'loss 0.512'
-    """
-    return "  ".join(f"{name} {values[name]:.3f}" for name in ("loss", "penalty") if name in values)

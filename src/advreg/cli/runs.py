@@ -14,6 +14,7 @@ from advreg.recipes.understanding import main_metrics
 from advreg.report.gather import gather
 from advreg.report.listing import STATUSES, chosen, lines, ordered, sheet_of, to_csv
 from advreg.report.render import Sheet, to_rich
+from advreg.report.words import counted
 
 _WIDTH_OF_NAMES = 24
 _WIDTH_FOR_TIMES = 110  # of a terminal, for a column of when runs began
@@ -51,7 +52,7 @@ def list_runs(
             console.print(f"{line.run}: {line.error}", highlight=False, markup=False, soft_wrap=True)
     for problem in found.unreadable:
         console.print(f"unreadable: {problem.name}: {problem.reason}", highlight=False, markup=False, soft_wrap=True)
-    told = f"{len(listed)} of {len(all_lines)} runs in {folder}"
+    told = f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"
     console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 

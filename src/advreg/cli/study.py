@@ -15,6 +15,7 @@ from advreg.recipes.study_settings import StudySettings, choose_folder
 from advreg.report.render import to_rich
 from advreg.report.study import failures, findings, notes, sheets, to_csv, to_markdown
 from advreg.report.study_picture import draw_study
+from advreg.report.words import counted
 
 PICTURE_FILE = "study.svg"
 
@@ -71,6 +72,6 @@ def _announcement(settings: StudySettings, left: int, size: int) -> str:
     beside = f" beside {', '.join(settings.baselines)}" if settings.baselines else ""
     return (
         f"{base.task}: {', '.join(study.name for study in settings.studies)} of {settings.method}{beside}; "
-        f"{len(settings.variants())} different settings, {len(settings.seeds)} seeds; model {Path(base.model).name}"
-        f"{preset}; {left} runs to make, {size} at a time"
+        f"{len(settings.variants())} different settings, {counted(len(settings.seeds), 'seed')}; model "
+        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time"
     )

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from advreg.cli.saying import Notices
+from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.hf.architectures import PRESETS
 from advreg.hf.models import SCRATCH, SHORTHANDS
 from advreg.hf.run import quiet_libraries
@@ -30,7 +20,7 @@ from advreg.recipes.settings import TrainSettings
 from advreg.recipes.understanding import main_metrics
 from advreg.record import RunRecord
 from advreg.report.card import card, write_card
-from advreg.report.words import bytes_text
+from advreg.report.words import bytes_text, counted
 
 
 def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
@@ -41,15 +31,15 @@ def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
     kind = "regression" if data.is_regression else f"{data.num_labels} classes"
     console.print(
         f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, {kind}; "
-        f"model {Path(settings.model).name}; {len(plans)} runs of {settings.epochs} epochs",
+        f"model {Path(settings.model).name}; {counted(len(plans), 'run')} of {counted(settings.epochs, 'epoch')}",
         highlight=False,
         soft_wrap=True,
     )
     quiet_libraries()
     notices = Notices(console)
-    with _progress(console) as progress, _logs_above(progress.console):
-        bars = {plan.name: progress.add_task(plan.name, total=None, start=False, note="") for plan in plans}
-        done = [_run_one(plan, progress, bars[plan.name], notices, resume) for plan in plans]
+    with bars(console) as progress, logs_above(progress.console):
+        waiting = {plan.name: progress.add_task(plan.name, total=None, start=False, note="") for plan in plans}
+        done = [_run_one(plan, progress, waiting[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
     console.print(
         f"each run's record.json, model and checkpoints: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
@@ -60,7 +50,7 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
     progress.start_task(bar)
 
     def on_step(_: Plan, step: int, total: int, logs: Mapping[str, float]) -> None:
-        progress.update(bar, completed=step, total=total, note=_note(logs))
+        progress.update(bar, completed=step, total=total, note=note(logs))
 
     record = run(plan, on_step, notices, resume)
     leave_card(record, plan.folder / "model")
@@ -142,41 +132,3 @@ def _mean(records: Sequence[RunRecord], kind: str) -> str:
 
 def _seconds(record: RunRecord) -> float:
     return record.outcome.timing.get("seconds_per_step") or 0.0
-
-
-def _note(logs: Mapping[str, float]) -> str:
-    parts = [f"{name} {logs[key]:.3f}" for name, key in _SHOWN.items() if key in logs]
-    return "  ".join(parts)
-
-
-_SHOWN = {"loss": "loss", "penalty": "penalty", "accuracy": "eval_accuracy", "pearson": "eval_pearson"}
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:>16}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-    )
-
-
-class _logs_above:  # noqa: N801 - used as a context
-    """Log lines of advreg and warnings go above the bars instead of through them."""
-
-    def __init__(self, console: Console) -> None:
-        self.handler = RichHandler(console=console, show_path=False, show_time=False)
-        self.logger = logging.getLogger("advreg")
-
-    def __enter__(self) -> None:
-        self.logger.addHandler(self.handler)
-        logging.captureWarnings(True)
-        logging.getLogger("py.warnings").addHandler(self.handler)
-
-    def __exit__(self, *_: object) -> None:
-        self.logger.removeHandler(self.handler)
-        logging.getLogger("py.warnings").removeHandler(self.handler)
-        logging.captureWarnings(False)

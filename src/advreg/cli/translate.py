@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 from rich.table import Table
 
-from advreg.cli.saying import Notices
+from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.cli.train import leave_card, relative_time
 from advreg.hf.ranks import process_count
 from advreg.hf.run import quiet_libraries
@@ -122,20 +122,13 @@ def train_translation(
     folder = choose_folder(settings, resume)
     quiet_libraries()
     notices = Notices(console)
-    columns = (
-        TextColumn("{task.description:>16}"),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        bars: dict[str, TaskID] = {}
+    with bars(console) as progress, logs_above(progress.console):
+        begun: dict[str, TaskID] = {}
 
         def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(name, note="")
-            progress.update(bars[name], completed=step, total=total, note=_note(logs))
+            if name not in begun:
+                begun[name] = progress.add_task(name, note="")
+            progress.update(begun[name], completed=step, total=total, note=note(logs))
 
         done = run_translation(settings, on_step, notices, resume)
     for record in done:
@@ -144,11 +137,6 @@ def train_translation(
     console.print(
         f"each run's record.json, model and translations: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
     )
-
-
-def _note(logs: Mapping[str, float]) -> str:
-    shown = {"loss": "loss", "penalty": "penalty", "bleu": "eval_bleu"}
-    return "  ".join(f"{name} {logs[key]:.2f}" for name, key in shown.items() if key in logs)
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:

@@ -20,9 +20,8 @@ _NO_FLAG = ("options", "training")
 
 def is_translation(config: Path | None, given: Mapping[str, Any]) -> bool:
     """Is a translation task asked for, by flag or by config file?"""
-    values = read_toml(config) if config is not None and "task" not in given else {}
-    task = given.get("task", values.get("task"))
-    return task in TASKS
+    values = {**(read_toml(config) if config is not None else {}), **given}
+    return "train_source" in values if "task" not in values else values["task"] in TASKS
 
 
 def with_translation_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,16 +1,18 @@
-"""``TrainingArguments`` from plain values, refusing names that do not exist."""
+"""``TrainingArguments`` from plain values, refusing names that do not exist and numbers that are none."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from transformers import TrainingArguments
 
 from advreg.methods.base import suggest
+from advreg.methods.coerce import coerce
 
+_CHECKED = (bool, int, float, bool | None, int | None, float | None)  # the library takes any value for them
 _PRECISIONS: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
 
 
@@ -20,6 +22,10 @@ def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) 
     for name in fields:
         if name not in known:
             raise ValueError(f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its documentation")
+    hints = get_type_hints(TrainingArguments)
+    fields = {
+        name: coerce(name, value, hints[name]) if hints[name] in _CHECKED else value for name, value in fields.items()
+    }
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     if fields.get("gradient_accumulation_steps", 1) < 1:

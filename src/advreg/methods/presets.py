@@ -55,16 +55,6 @@ def preset(family: str, method: str) -> dict[str, Any]:
     return {name: value for name, value in _PAPER[family].items() if name in known}
 
 
-PAPER_GRID: dict[str, dict[str, tuple[float, ...]]] = {
-    "training": {
-        "batch_size": (8, 16, 32, 64, 128),
-        "learning_rate": (5e-5, 8e-5, 1e-4, 2e-4),
-        "encoder_dropout": (0.0, 0.1),
-    },
-    "options": {"ascent_steps": (1, 2), "step_size": (1e-4, 1e-5)},
-}
-"""What the paper chose from for each understanding task: settings of the training, and options of ARCH and SMART."""
-
 # The same appendix; of what was chosen per task, a middle value for tasks without an entry below.
 _TRAINING: dict[str, dict[str, float]] = {
     "translation": {},

@@ -10,9 +10,17 @@ from typing import Any
 
 from advreg.hf.models import SCRATCH
 from advreg.methods import registry
-from advreg.methods.base import suggest
 from advreg.recipes import translation_settings as translation
-from advreg.recipes.settings import DOCSTRINGS, FILES, SettingsError, TrainSettings, read_settings, read_toml
+from advreg.recipes.parallel import TRANSLATION
+from advreg.recipes.settings import (
+    DOCSTRINGS,
+    FILES,
+    SettingsError,
+    TrainSettings,
+    read_config_file,
+    read_settings,
+    require_known,
+)
 from advreg.recipes.translation_settings import TranslationSettings, read_translation_settings
 from advreg.recipes.understanding import TASKS
 
@@ -45,10 +53,7 @@ def read_config(path: Path | None, own: Mapping[str, type], tables: Sequence[str
     """
     if path is None:
         return ConfigFile()
-    values = read_toml(path)
-    for name in (*registry, "training", *tables):
-        if not isinstance(values.get(name, {}), dict):
-            raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
+    values = read_config_file(path, *tables)
     options = {name: values.pop(name) for name in registry if name in values}
     training = values.pop("training", {})
     found = {name: values.pop(name) for name in tables if name in values}
@@ -56,20 +61,14 @@ def read_config(path: Path | None, own: Mapping[str, type], tables: Sequence[str
     for name, value in mine.items():
         if type(value) is not own[name]:
             raise SettingsError(f"config file '{path}': {name} must be of type {own[name].__name__}, got {value!r}")
-    _require_known(values, [*own], [*tables], path)
+    require_known(values, [*_setting_names(), *own], tables, path)
     return ConfigFile(path, values, options, training, mine, found)
 
 
-def _require_known(values: Mapping[str, Any], own: Sequence[str], tables: Sequence[str], path: Path) -> None:
+def _setting_names() -> list[str]:
+    """Of both kinds of tasks."""
     fields = (*dataclasses.fields(TrainSettings), *dataclasses.fields(TranslationSettings))
-    names = dict.fromkeys(each.name for each in fields if each.name not in ("options", "training"))
-    known = [*names, *own]
-    for name in values:
-        if name not in known:
-            raise SettingsError(
-                f"config file '{path}' has the unknown key '{name}'{suggest(name, [*known, *tables, *registry])}; it "
-                f"may have {', '.join(known)}, and a table for each of {', '.join([*tables, 'training', *registry])}"
-            )
+    return list(dict.fromkeys(each.name for each in fields if each.name not in ("options", "training")))
 
 
 def read_bases(
@@ -97,7 +96,7 @@ def read_bases(
 
 def _usual_task(values: Mapping[str, Any]) -> str:
     if values.get("train_source"):
-        return translation.TRANSLATION
+        return TRANSLATION
     return FILES if values.get("train") else DOCSTRINGS
 
 
@@ -107,7 +106,7 @@ def _base(
     """The settings of one task; those of data that are not its own are left out."""
     base: AnySettings
     if task in translation.TASKS:
-        foreign = () if task == translation.TRANSLATION else _OF_TEXT
+        foreign = () if task == TRANSLATION else _OF_TEXT
         mine = {name: value for name, value in values.items() if name not in foreign}
         base = read_translation_settings(None, {**mine, "task": task}, training)
     else:

@@ -1,9 +1,9 @@
 """Tasks × methods × seeds on equal terms: every method is tuned with the same budget, on training data alone.
 
 For each task and method a number of candidates is drawn from a grid. Each is trained once on a part of the training
-data and judged by the task's main score on the rest; dev is not looked at. The best is then trained with every seed on
-all of the training data and evaluated on dev. All runs are jobs of one runner, so that they fill the machine, and each
-leaves a record, so that nothing is done twice.
+data and judged by the task's main score on the rest; what a run is reported on is not looked at. The best is then
+trained with every seed on all of the training data and evaluated on dev, a translator on the test set. All runs are
+jobs of one runner, so that they fill the machine, and each leaves a record, so that nothing is done twice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from advreg.recipes.compare_record import (
 )
 from advreg.recipes.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.recipes.grids import Grid, Point
-from advreg.recipes.jobs import HeldOut, TrainRun
+from advreg.recipes.jobs import Environment, HeldOut, TrainRun
 from advreg.recipes.plans import RECORD_FILE
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.workloads import Workload, load_workload
-from advreg.record import RunRecord, capture_environment, now
+from advreg.record import RunRecord, now
 from advreg.record import load as load_run
 
 HELD_OUT_SHARE = 0.1
@@ -94,7 +94,7 @@ class Comparison:
 
     def __init__(self, settings: CompareSettings, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self.settings, self.folder = settings, folder
-        self._environment = capture_environment()
+        self._environment = Environment()
         self._data = {task: self._load(task) for task in settings.tasks}
         for text in self._data_notes():
             notice(text)
@@ -193,6 +193,7 @@ class Comparison:
             if record is None:
                 yield self._job(contest, index, run)
             else:
+                self._environment.saw(record)
                 contest.runs[index] = replace(entry, error=record.outcome.error)
 
     def _train_run(self, contest: _Contest, point: Point, seed: int, folder: Path, tuning: bool = False) -> TrainRun:
@@ -230,6 +231,8 @@ class Comparison:
         self._pending.discard(ended.job.folder)
         jobs: list[Job] = []
         if not tuning:
+            if ended.value is not None:
+                self._environment.saw(ended.value)
             contest.runs[index] = replace(contest.runs[index], error=ended.error)
         else:
             candidate, record = contest.candidates[index], ended.value or _record_in(ended.job.folder)
@@ -242,6 +245,7 @@ class Comparison:
 
     def _judged(self, task: str, candidate: Candidate, record: RunRecord) -> Candidate:
         """A candidate with what its record says."""
+        self._environment.saw(record)
         outcome = record.outcome
         if outcome.status != "finished":
             return replace(candidate, error=outcome.error, seconds=wall_seconds(record))
@@ -281,7 +285,7 @@ class Comparison:
             ],
             runs=[run for contest in contests for run in contest.runs],
             notes=self._notes(),
-            environment=self._environment,
+            environment=self._environment.as_dict(),
             started=self._begun,
             finished=now(),
         )

@@ -108,7 +108,8 @@ class CompareRecord:
         reference: the method that the others are compared with.
         tasks, choices, runs: what was done.
         notes: what a reader must know to judge it, such as unequal numbers of candidates.
-        environment: versions, commit, machine and arguments, as :func:`advreg.record.capture_environment` gives them.
+        environment: versions, commit, machine and arguments, as :func:`advreg.record.capture_environment` gives them;
+            ``device`` is that of the runs, or all of them.
         started, finished: times in UTC; ``finished`` is that of the last change.
     """
 

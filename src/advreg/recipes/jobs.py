@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from advreg import record as records
+from advreg.health import HEALTH_FILE
 from advreg.hf.run import quiet_libraries
 from advreg.hf.seal import RUN_FILE, STAGING
 from advreg.hf.trainer import NonFiniteLossError
@@ -100,13 +101,29 @@ class TrainRun:
         return record
 
     def tidy(self) -> None:
-        """Delete what is of no use once the record is written: the model and the checkpoints."""
+        """Delete what is of no use once the record is written: the model and the checkpoints; of tuning, health too."""
         if self.keep_model:
             return
         for name in _OF_NO_USE:
             for folder in self.folder.glob(name):
                 shutil.rmtree(folder, ignore_errors=True)
-        (self.folder / RUN_FILE).unlink(missing_ok=True)
+        for name in (RUN_FILE, *((HEALTH_FILE,) if self.held_out is not None else ())):
+            (self.folder / name).unlink(missing_ok=True)
+
+
+class Environment:
+    """That of many runs: of the process that hands them out, with the devices that they say they were made on."""
+
+    def __init__(self) -> None:
+        self._here = records.capture_environment()
+        self._devices: set[str] = set()
+
+    def saw(self, run: records.RunRecord) -> None:
+        """Take a run's device in."""
+        self._devices |= {str(device) for device in (run.environment.get("device"),) if device}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._here, "device": ", ".join(sorted(self._devices)) or None}
 
 
 def has_diverged(record: records.RunRecord) -> bool:

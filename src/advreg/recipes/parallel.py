@@ -23,6 +23,7 @@ from advreg.recipes.understanding import DATA_VARIABLE
 
 _SUFFIXES = ("", ".gz", ".xz")
 TRAIN, VALID, TEST = "train", "valid", "test"
+TRANSLATION = "translation"  # the task of one's own text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,6 +14,7 @@ from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset, training_preset
+from advreg.recipes.parallel import CORPORA, TRANSLATION
 from advreg.recipes.understanding import TASKS
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -23,11 +24,12 @@ DOCSTRINGS = "docstrings"
 FILES = "files"
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
-_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {"arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3}}
+_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
+    "arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3},
+    "smart": {"radius": 0.3, "step_size": 0.3},
+}
 _DEFAULT_TASK_LENGTH = 32
 
-
-# Fields of TrainingArguments that are settings of ours; set twice, they would make the record untrue.
 _OWN_FLAGS = {
     "num_train_epochs": "--epochs",
     "per_device_train_batch_size": "--batch-size",
@@ -38,6 +40,7 @@ _OWN_FLAGS = {
     "output_dir": "--output",
 }
 _SEEDS = 2**32  # what numpy takes
+_TABLES = ("options", "training")  # of a config file
 
 
 class SettingsError(ValueError):
@@ -56,7 +59,9 @@ class TrainSettings:
     """Everything that decides what ``advreg train`` computes."""
 
     task: str = setting(
-        DOCSTRINGS, f"docstrings (the built-in task), files (--train and --dev), or one of {', '.join(TASKS)}"
+        DOCSTRINGS,
+        f"docstrings (the built-in task), files (--train and --dev), one of {', '.join(TASKS)}; or of translation: "
+        f"{', '.join((TRANSLATION, *CORPORA))}",
     )
     data: str | None = setting(
         None,
@@ -94,18 +99,12 @@ class TrainSettings:
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
     def __post_init__(self) -> None:
+        check_runs(self.methods, self.seeds, self.options)
         self._check_numbers()
         self._check_data()
-        for name in self.options:
-            if name not in registry:
-                raise SettingsError(
-                    f"options are given for the method '{name}'{suggest(name, registry)}, which is unknown"
-                )
         for name in (*self.methods, *self.options):
             self.method(name)
-        for name in self.training:
-            if name in _OWN_FLAGS:
-                raise SettingsError(f"training field '{name}' has a setting of its own; use {_OWN_FLAGS[name]} instead")
+        check_fields(self.training, _OWN_FLAGS)
 
     def method(self, name: str) -> Method:
         """A new instance of one of the methods, with its options."""
@@ -148,26 +147,13 @@ class TrainSettings:
         }
 
     def _check_numbers(self) -> None:
-        if not self.methods or len(set(self.methods)) != len(self.methods):
-            raise SettingsError(f"methods must be different ones, at least one, got {list(self.methods)}")
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise SettingsError(f"seeds must be different numbers, at least one, got {list(self.seeds)}")
-        for seed in self.seeds:
-            if not 0 <= seed < _SEEDS:
-                raise SettingsError(f"seeds must be at least 0 and below {_SEEDS}, got {seed}")
-        for name in ("epochs", "batch_size", "round_lengths"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if not (math.isfinite(self.peak_learning_rate) and self.peak_learning_rate > 0):
-            raise SettingsError(f"learning_rate must be positive, got {self.learning_rate}")
-        for name in ("warmup", "encoder_dropout", "head_dropout"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
+        check_least(self, 1, "epochs", "batch_size", "round_lengths")
+        check_positive("learning_rate", self.peak_learning_rate)
+        check_shares(self, "warmup", "encoder_dropout", "head_dropout")
 
     def _check_data(self) -> None:
-        known = (DOCSTRINGS, FILES, *TASKS)
-        if self.task not in known:
+        if self.task not in (DOCSTRINGS, FILES, *TASKS):
+            known = (DOCSTRINGS, FILES, *TASKS, TRANSLATION, *CORPORA)
             raise SettingsError(f"task must be one of {', '.join(known)}, got '{self.task}'{suggest(self.task, known)}")
         if self.task == FILES and self.train is None:
             raise SettingsError("task 'files' needs a training file; give --train FILE")
@@ -177,6 +163,55 @@ class TrainSettings:
             )
         if self.data is not None and self.task not in TASKS:
             raise SettingsError(f"data is a folder of named tasks, but the task is {self.task}; give --task NAME too")
+
+
+# ---- checks that settings of every kind share
+
+
+def check_runs(methods: Sequence[str], seeds: Sequence[int], options: Iterable[str]) -> None:
+    """Methods that are known, and seeds; each once. ``options`` are the methods that options are given for."""
+    if not methods or len(set(methods)) != len(methods):
+        raise SettingsError(f"methods must be different ones, at least one, got {list(methods)}")
+    for name in methods:
+        if name not in registry:
+            raise SettingsError(f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}")
+    for name in options:
+        if name not in registry:
+            raise SettingsError(f"options are given for the method '{name}'{suggest(name, registry)}, which is unknown")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise SettingsError(f"seeds must be different numbers, at least one, got {list(seeds)}")
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise SettingsError(f"seeds must be at least 0 and below {_SEEDS}, got {seed}")
+
+
+def check_fields(training: Iterable[str], own_flags: Mapping[str, str]) -> None:
+    """Fields of TrainingArguments that are settings of ours would make the record untrue if they were set twice."""
+    for name in training:
+        if name in own_flags:
+            raise SettingsError(f"training field '{name}' has a setting of its own; use {own_flags[name]} instead")
+
+
+def check_least(settings: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not least <= value < math.inf:
+            raise SettingsError(f"{name} must be {least} or more, got {value}")
+
+
+def check_shares(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value < 1:
+            raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise SettingsError(f"{name} must be positive, got {value}")
+
+
+# ---- reading
 
 
 def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any]) -> TrainSettings:
@@ -190,28 +225,47 @@ def read_settings(path: Path | None, flags: Mapping[str, Any], training: Mapping
         flags: settings, and options of methods: an option goes to each of the methods that has it.
         training: fields of TrainingArguments.
     """
-    values = dict(read_toml(path)) if path is not None else {}
-    for name in (*registry, "training"):
-        if not isinstance(values.get(name, {}), dict):
-            raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
-    if "trust_remote_code" in values:
-        raise SettingsError(
-            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch for code"
-        )
+    return TrainSettings(**read_values(TrainSettings, path, flags, training, _usual_settings))
+
+
+def _usual_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What holds where nothing else is given."""
+    task, chosen = given.get("task", FILES if given.get("train") else DOCSTRINGS), given.get("preset")
+    return {"task": task, **(training_preset(chosen, task) if chosen is not None else {})}
+
+
+def read_values(
+    kind: type[Any],
+    path: Path | None,
+    flags: Mapping[str, Any],
+    training: Mapping[str, Any],
+    usual: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The values of a kind of settings; ``usual`` tells what holds where neither file nor flags say anything."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in _TABLES]
+    values = read_config_file(path)
     options = {name: dict(values.pop(name)) for name in registry if name in values}
-    _require_known(values, path)
-    merged = {**values, **{name: value for name, value in flags.items() if name in _names()}}
-    hints = get_type_hints(TrainSettings)
+    fields = {**values.pop("training", {}), **training}
+    require_known(values, names, (), path)
+    merged = {**values, **{name: value for name, value in flags.items() if name in names}}
+    hints = get_type_hints(kind)
     typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
-    if typed.get("train") and "task" not in typed:
-        typed["task"] = FILES
-    if typed.get("preset") is not None:
-        typed = {**training_preset(typed["preset"], typed.get("task", DOCSTRINGS)), **typed}
-    loose = {name: value for name, value in flags.items() if name not in _names()}
-    for method, given in options_for(typed.get("methods", TrainSettings.methods), loose).items():
+    typed = {**usual(typed), **typed}
+    loose = {name: value for name, value in flags.items() if name not in names}
+    _require_options(loose, typed.get("task"))
+    for method, given in options_for(typed.get("methods", kind.methods), loose).items():
         options[method] = {**options.get(method, {}), **given}
-    typed |= {"options": options, "training": {**values.get("training", {}), **training}}
-    return TrainSettings(**typed)
+    return {**typed, "options": options, "training": fields}
+
+
+def _require_options(loose: Iterable[str], task: str | None) -> None:
+    """What is no setting must be an option of a method: it may be a setting of tasks of another kind."""
+    known = {option.name for method in registry for option in describe(method)}
+    for name in loose:
+        if name not in known:
+            raise SettingsError(
+                f"'{name}' is neither a setting of the task {task} nor an option of a method; leave it out"
+            )
 
 
 def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -224,10 +278,6 @@ def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, d
                 f"none of the methods {', '.join(methods)} has the option '{option}'{suggest(option, known)}"
             )
     return {name: {option: value for option, value in given.items() if option in has[name]} for name in methods}
-
-
-def _names() -> list[str]:
-    return [field.name for field in dataclasses.fields(TrainSettings)]
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
@@ -250,11 +300,29 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
 
 
-def _require_known(values: Mapping[str, Any], path: Path | None) -> None:
-    known = [name for name in _names() if name != "options"]
+def read_config_file(path: Path | None, *tables: str) -> dict[str, Any]:
+    """The values of a config file; of no file, none. What must be a table is one, and nothing in it vouches for code.
+
+    Args:
+        path: the TOML file.
+        tables: names that are tables, beside ``training`` and those of the methods.
+    """
+    values = read_toml(path) if path is not None else {}
+    for name in (*registry, "training", *tables):
+        if not isinstance(values.get(name, {}), dict):
+            raise SettingsError(f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}")
+    if "trust_remote_code" in values:
+        raise SettingsError(
+            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch for code"
+        )
+    return values
+
+
+def require_known(values: Mapping[str, Any], known: Sequence[str], tables: Sequence[str], path: Path | None) -> None:
+    """Refuse keys of a config file that nobody would read."""
     for name in values:
         if name not in known:
             raise SettingsError(
-                f"config file '{path}' has the unknown key '{name}'{suggest(name, [*known, *registry])}; "
-                f"it may have {', '.join(known)}, and a table for each of {', '.join(registry)}"
+                f"config file '{path}' has the unknown key '{name}'{suggest(name, [*known, *tables, *registry])}; it "
+                f"may have {', '.join(known)}, and a table for each of {', '.join([*tables, 'training', *registry])}"
             )

@@ -15,7 +15,7 @@ from typing import Any
 from advreg.hf.injection import InjectionError
 from advreg.recipes.bases import shown
 from advreg.recipes.compare_record import ComparedTask, Status, score_of, seconds_of
-from advreg.recipes.jobs import TrainRun
+from advreg.recipes.jobs import Environment, TrainRun
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study_record import (
@@ -29,7 +29,7 @@ from advreg.recipes.study_record import (
 )
 from advreg.recipes.study_settings import StudySettings, Variant, too_few_samples
 from advreg.recipes.workloads import load_workload
-from advreg.record import RunRecord, capture_environment, now
+from advreg.record import RunRecord, now
 
 _REMEDY = "take it out of the grid (advreg study --write-grid FILE, edit, --grid FILE)"
 
@@ -48,7 +48,7 @@ class Study:
 
     def __init__(self, settings: StudySettings, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self.settings, self.folder = settings, folder
-        self._environment = capture_environment()
+        self._environment = Environment()
         self._variants = settings.variants()
         self._data = load_workload(settings.base)
         self._notes = [*self._data.notes, *settings.notes()]
@@ -132,6 +132,7 @@ class Study:
 
     def _take(self, name: str, seed: int, record: RunRecord) -> None:
         """A run with what its record says."""
+        self._environment.saw(record)
         score, error = None, record.outcome.error
         if record.outcome.status == "finished":
             score = score_of(record.outcome.metrics, self._data.main_metrics)
@@ -176,7 +177,7 @@ class Study:
                 for variant in self._variants.values()
             ],
             notes=self._notes,
-            environment=self._environment,
+            environment=self._environment.as_dict(),
             started=self._begun,
             finished=now(),
         )

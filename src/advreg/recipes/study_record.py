@@ -81,7 +81,8 @@ class StudyRecord:
         baselines: names of the variants that are drawn as lines.
         variants: every different setting, and its runs.
         notes: what a reader must know, such as points that cannot differ.
-        environment: versions, commit, machine and arguments, as :func:`advreg.record.capture_environment` gives them.
+        environment: versions, commit, machine and arguments, as :func:`advreg.record.capture_environment` gives them;
+            ``device`` is that of the runs, or all of them.
         started, finished: times in UTC; ``finished`` is that of the last change.
     """
 

@@ -30,6 +30,7 @@ from advreg.hf.translator import (
 from advreg.recipes.bleu import Scores, bleu, score
 from advreg.recipes.parallel import (
     TRAIN,
+    TRANSLATION,
     VALID,
     Bitext,
     Kept,
@@ -41,7 +42,7 @@ from advreg.recipes.parallel import (
 )
 from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
 from advreg.recipes.settings import SettingsError
-from advreg.recipes.translation_settings import TRANSLATION, TranslationSettings
+from advreg.recipes.translation_settings import TranslationSettings
 
 Notice = Callable[[str], None]
 OnStep = Callable[[str, int, int, Mapping[str, float]], None]
@@ -388,7 +389,7 @@ def _batches_note(record: records.RunRecord) -> str:
     accumulated = record.training.more["gradient_accumulation_steps"]
     return (
         f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch, "
-        f"{details['padding']['both']:.1%} of the positions padding; {accumulated} batches an update, "
+        f"{details['padding']['both']:.1%} of the positions padding; batches an update: {accumulated}, "
         f"{accumulated * details['target_tokens_per_batch']:,.0f} target tokens"
     )
 

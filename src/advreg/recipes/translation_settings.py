@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from advreg.methods import Method, create, preset, registry
+from advreg.methods import Method, create, preset
 from advreg.methods.base import suggest
-from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset
-from advreg.recipes.parallel import CORPORA, TEST, TRAIN, VALID, Beam
-from advreg.recipes.settings import Precision, SettingsError, options_for, read_toml, setting
+from advreg.recipes.parallel import CORPORA, TEST, TRAIN, TRANSLATION, VALID, Beam
+from advreg.recipes.settings import (
+    Precision,
+    SettingsError,
+    check_fields,
+    check_least,
+    check_positive,
+    check_runs,
+    check_shares,
+    read_values,
+    setting,
+)
 
-TRANSLATION = "translation"
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
 
@@ -99,18 +106,15 @@ class TranslationSettings:
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
     def __post_init__(self) -> None:
+        check_runs(self.methods, self.seeds, self.options)
         self._check_numbers()
         self._check_data()
         for name in (*self.methods, *self.options):
             self.method(name)
-        for name in self.training:
-            if name in _OWN_FLAGS:
-                raise SettingsError(f"training field '{name}' has a setting of its own; use {_OWN_FLAGS[name]} instead")
+        check_fields(self.training, _OWN_FLAGS)
 
     def method(self, name: str) -> Method:
         """A new instance of one of the methods: the options of the preset, then those given."""
-        if name not in registry:
-            raise SettingsError(f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}")
         usual = {} if self.preset is None else preset(self.preset, name)
         return create(name, **{**usual, **self.options.get(name, {})})
 
@@ -131,36 +135,18 @@ class TranslationSettings:
         return {name: getattr(self, name) for name in names}
 
     def _check_numbers(self) -> None:
-        for name in ("methods", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise SettingsError(f"{name} must be different ones, at least one, got {list(values)}")
         at_least_one = (
             *("vocabulary", "longest", "epochs", "max_tokens", "update_tokens", "round_lengths"),
-            *("validate_every", "validate_beam", "average"),
+            *("validate_every", "validate_beam", "average", "max_ratio", "beam"),
         )
-        for name in at_least_one:
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("weight_decay", "clip_norm", "validate_sentences"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.warmup_steps is not None and self.warmup_steps < 0:
-            raise SettingsError(f"warmup_steps must be 0 or more, got {self.warmup_steps}")
-        for name in ("label_smoothing", "model_dropout"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise SettingsError(f"learning_rate must be positive, got {self.learning_rate}")
-        if not self.max_ratio >= 1:
-            raise SettingsError(f"max_ratio must be 1 or more, got {self.max_ratio}")
+        check_least(self, 1, *at_least_one)
+        check_least(self, 0, "weight_decay", "clip_norm", "validate_sentences", "warmup_steps")
+        check_shares(self, "label_smoothing", "model_dropout")
+        check_positive("learning_rate", self.learning_rate)
         if self.model not in MODELS:
             raise SettingsError(
                 f"model must be one of {', '.join(MODELS)}, got '{self.model}'{suggest(self.model, MODELS)}"
             )
-        if self.search().beam < 1:
-            raise SettingsError(f"beam must be 1 or more, got {self.beam}")
 
     def _check_data(self) -> None:
         if self.task not in TASKS:
@@ -206,25 +192,10 @@ def read_translation_settings(
         flags: settings, and options of methods: an option goes to each of the methods that has it.
         training: fields of TrainingArguments.
     """
-    hints = get_type_hints(TranslationSettings)
-    values = read_toml(path) if path is not None else {}
-    options = {name: dict(values.pop(name)) for name in registry if name in values}
-    for name in values:
-        if name not in hints or name == "options":
-            raise SettingsError(f"config file '{path}' has the unknown key '{name}'{suggest(name, hints)}")
-    fields = {**values.pop("training", {}), **training}
-    given = {**values, **{name: value for name, value in flags.items() if name in hints}}
-    typed = {name: _typed(name, value, hints[name]) for name, value in given.items()}
-    if typed.get("task") in CORPORA:
-        typed = {**CORPORA[typed["task"]].settings, **typed}
-    loose = {name: value for name, value in flags.items() if name not in hints}
-    for method, mine in options_for(typed.get("methods", TranslationSettings.methods), loose).items():
-        options[method] = {**options.get(method, {}), **mine}
-    return TranslationSettings(**typed, options=options, training=fields)
+    return TranslationSettings(**read_values(TranslationSettings, path, flags, training, _usual_settings))
 
 
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list | tuple) else [value]
-        return tuple(coerce(name, item, get_args(hint)[0]) for item in items)
-    return coerce(name, value, hint)
+def _usual_settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What suits a known corpus."""
+    spec = CORPORA.get(given.get("task", TRANSLATION))
+    return {} if spec is None else spec.settings

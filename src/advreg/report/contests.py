@@ -1,4 +1,4 @@
-"""Runs that can be compared with each other: those of a comparison, or any that share a model and tasks."""
+"""Runs that can be compared with each other: those of a comparison or a study, or any that share a model and tasks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from advreg.recipes.compare_record import ComparedRun, ComparedTask, CompareRecord, score_of
+from advreg.recipes.study_record import StudyRecord
 from advreg.record import RunRecord
 from advreg.report import compare
 from advreg.report.compare import STANDARD, Results
 from advreg.report.gather import Gathered, Run
+from advreg.report.render import task_name
+from advreg.report.study import remarks
 from advreg.report.words import method_name, method_order, value_text
 
 MainMetrics = Callable[[str, Mapping[str, Any]], Sequence[str]]  # of a task by its name, and what was measured
@@ -30,12 +34,14 @@ class Contest:
         record: what was compared; made up for runs that were not part of a comparison.
         runs: all that finished.
         methods: the method of each label.
+        study: what was varied, if that was asked for; else :func:`studies` finds out.
     """
 
     title: str
     record: CompareRecord
     runs: Mapping[tuple[str, str, int], Run]
     methods: Mapping[str, str]
+    study: StudyRecord | None = None
 
     @cached_property
     def records(self) -> dict[tuple[str, str, int], RunRecord]:
@@ -60,17 +66,23 @@ class Contest:
 
     def score(self, task: str, run: Run) -> float | None:
         """A run's one number, in percent."""
-        (mine,) = (each for each in self.record.tasks if each.name == task)
-        return score_of(run.record.outcome.metrics, mine.main_metrics)
+        return score_of(run.record.outcome.metrics, self.task(task).main_metrics)
+
+    def task(self, name: str) -> ComparedTask:
+        """A task by its name."""
+        (found,) = (each for each in self.record.tasks if each.name == name)
+        return found
 
 
 def contests(found: Gathered, main_metrics: MainMetrics) -> list[Contest]:
-    """Each comparison, and of all other finished runs those with the same model together."""
+    """Each comparison and study, and of all other finished runs those with the same model together."""
     made = [_of_comparison(found, folder) for folder in found.comparisons]
+    made += [_of_study(found, folder) for folder in found.studies]
+    taken = (*found.comparisons, *found.studies)
     loose = [
         run
         for run in found.runs
-        if not run.is_tuning and not any(run.folder.is_relative_to(folder) for folder in found.comparisons)
+        if not run.is_tuning and not any(run.folder.is_relative_to(folder) for folder in taken)
     ]
     by_model: dict[str, list[Run]] = {}
     for run in loose:
@@ -78,16 +90,49 @@ def contests(found: Gathered, main_metrics: MainMetrics) -> list[Contest]:
     return made + [_of_loose_runs(model, runs, main_metrics) for model, runs in by_model.items()]
 
 
-def _of_comparison(found: Gathered, folder: Any) -> Contest:
+def _of_comparison(found: Gathered, folder: Path) -> Contest:
     record = found.comparisons[folder]
+    title = f"Comparison with {model_name(str(record.settings.get('model', '')))}"
+    return Contest(title, record, _finished(found, folder, record), {each.method: each.method for each in record.runs})
+
+
+def _of_study(found: Gathered, folder: Path) -> Contest:
+    """A label for each variant, with what differs from the default settings."""
+    study = found.studies[folder]
+    variants = sorted(study.variants, key=lambda variant: method_order(variant.method))
+    labels = {variant.name: _label(variant.method, variant.changes) for variant in variants}
+    methods = {labels[variant.name]: variant.method for variant in variants}
+    task, model = study.task, str(study.task.settings.get("model", ""))
+    record = CompareRecord(
+        status="finished",  # its remarks say if it is not
+        settings={"model": model},
+        grid={},
+        search={},
+        reference=study.method,
+        tasks=[task],
+        choices=[],
+        runs=[
+            ComparedRun(task=task.name, method=labels[each.name], seed=run.seed, folder=run.folder, error=run.error)
+            for each in variants
+            for run in each.runs
+        ],
+        notes=remarks(study),
+        environment=study.environment,
+        started=study.started,
+        finished=study.finished,
+    )
+    title = f"Study of {method_name(study.method)} on {task_name(task)} with {model_name(model)}"
+    return Contest(title, record, _finished(found, folder, record), methods, study)
+
+
+def _finished(found: Gathered, folder: Path, record: CompareRecord) -> dict[tuple[str, str, int], Run]:
+    """The runs of a record, in its folder, that finished."""
     by_folder = {run.folder: run for run in found.runs}
-    runs = {
+    return {
         (entry.task, entry.method, entry.seed): run
         for entry in record.runs
         if (run := by_folder.get(folder / entry.folder)) is not None and run.record.outcome.status == "finished"
     }
-    title = f"Comparison with {model_name(str(record.settings.get('model', '')))}"
-    return Contest(title, record, runs, {entry.method: entry.method for entry in record.runs})
 
 
 def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -> Contest:
@@ -108,7 +153,8 @@ def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -
         mine = [run.record for key, run in finished.items() if key[0] == task]
         metrics = {name: value for record in mine for name, value in record.outcome.metrics.items()}
         main = list(main_metrics(mine[0].task.name if mine else task, metrics))
-        tasks.append(ComparedTask(name=task, title=task, main_metrics=main, fingerprint=""))
+        scored = next((str(record.task.details["scored"]) for record in mine if "scored" in record.task.details), "dev")
+        tasks.append(ComparedTask(name=task, title=task, main_metrics=main, scored_on=scored, fingerprint=""))
     again = f"{repeated} runs repeat others with the same settings and seed: the latest that finished is shown"
     record = CompareRecord(
         status="finished",
@@ -180,9 +226,14 @@ def _labels(runs: Sequence[tuple[str, Run]]) -> list[str]:
         record = run.record
         options = settings_of(record)
         different = varying[task, record.method.name]
-        told = [f"{name} {value_text(options.get(name))}" for name in different]
-        found.append(", ".join([method_name(record.method.name), *told]) if told else record.method.name)
+        found.append(_label(record.method.name, {name: options.get(name) for name in different}))
     return found
+
+
+def _label(method: str, options: Mapping[str, Any]) -> str:
+    """A method, and the options that tell its settings apart from others; without any, its bare name."""
+    told = [f"{name} {value_text(value)}" for name, value in options.items()]
+    return ", ".join([method_name(method), *told]) if told else method
 
 
 # ---- settings

@@ -1,11 +1,11 @@
-"""Finding the records that a report is drawn from: runs, comparisons, probings and benches, in files and folders."""
+"""Finding the records that a report is drawn from: of runs and of all that is made of them, in files and folders."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from advreg import health, record
 from advreg.health import HealthRecord
 from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
 from advreg.recipes.probe_record import ProbeRecord
+from advreg.recipes.study_record import STUDY_FILE, StudyRecord
 from advreg.record import RecordError, RunRecord
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
@@ -59,12 +60,13 @@ class Gathered:
     runs: list[Run] = field(default_factory=list)
     unfinished: list[Unfinished] = field(default_factory=list)
     comparisons: dict[Path, CompareRecord] = field(default_factory=dict)  # by folder
+    studies: dict[Path, StudyRecord] = field(default_factory=dict)  # by folder
     probes: list[ProbeRecord] = field(default_factory=list)
     benches: list[Path] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return any((self.runs, self.unfinished, self.comparisons, self.probes, self.benches, self.unreadable))
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 def gather(places: Iterable[Path]) -> Gathered:
@@ -77,7 +79,7 @@ def gather(places: Iterable[Path]) -> Gathered:
         if place.is_dir():
             files: Iterator[Path] = _files(place)
         elif place.is_file():
-            files = _files(place.parent) if place.name == COMPARE_FILE else iter([place])
+            files = _files(place.parent) if place.name in (COMPARE_FILE, STUDY_FILE) else iter([place])
         else:
             raise ValueError(f"'{place}' is neither a file nor a folder; give folders of runs, or files of records")
         before = len(seen)
@@ -86,8 +88,8 @@ def gather(places: Iterable[Path]) -> Gathered:
                 _take(path, found, seen, strict=path == place)
         if len(seen) == before and not any(path.is_relative_to(place.resolve()) for path in seen):
             raise ValueError(
-                f"'{place}' holds no records; give folders of runs of `advreg train` or `compare`, or the files of "
-                "`advreg probe` and `bench`"
+                f"'{place}' holds no records; give folders of runs of `advreg train`, `compare` or `study`, or the "
+                "files of `advreg probe` and `bench`"
             )
     return found
 
@@ -108,6 +110,8 @@ def _take(path: Path, found: Gathered, seen: set[Path], strict: bool) -> None:
             found.runs.append(Run(short_name(path.parent), path.parent, run, health.load(path.parent)))
         elif kind == "compare":
             found.comparisons[path.parent] = record.load_as(path, CompareRecord)
+        elif kind == "study":
+            found.studies[path.parent] = record.load_as(path, StudyRecord)
         elif kind == "probe":
             found.probes.append(record.load_as(path, ProbeRecord))
         elif kind == "bench":
@@ -115,7 +119,8 @@ def _take(path: Path, found: Gathered, seen: set[Path], strict: bool) -> None:
         elif kind == "plan":
             found.unfinished.append(_unfinished(path))
         elif strict:
-            raise RecordError("is not a record", "give a record.json, compare.json, or a probe's or bench's", path=path)
+            remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
+            raise RecordError("is not a record", remedy, path=path)
         else:
             return
     except RecordError as error:
@@ -130,7 +135,7 @@ def _kind(path: Path) -> str | None:
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, OSError) as error:
-        if path.name in (RECORD_FILE, COMPARE_FILE):
+        if path.name in (RECORD_FILE, COMPARE_FILE, STUDY_FILE):
             raise RecordError(f"is not valid JSON ({error})", "repeat the run", path=path) from None
         return None
     if path.name == PLAN_FILE:
@@ -139,7 +144,7 @@ def _kind(path: Path) -> str | None:
     if not isinstance(content, dict) or "checksum" not in content:
         return "run" if path.name == RECORD_FILE else None
     kind = content.get("kind", "run" if "outcome" in content else None)
-    return str(kind) if kind in ("run", "compare", "probe", "bench") else None
+    return str(kind) if kind in ("run", "compare", "study", "probe", "bench") else None
 
 
 def _unfinished(path: Path) -> Unfinished:

@@ -38,8 +38,8 @@ def score_parts(contest: Contest) -> list[Part]:
         rows = _score_rows(contest, task)
         if rows:
             told = {"value": "mean", "interval": "95 % interval of the mean", "dots": "seeds"}
-            title = task_title(contest.results, task)
-            parts.append(Rows(title=title, x="score on dev, percent", rows=rows, told=told))
+            title, scored_on = task_title(contest.results, task), contest.task(task).scored_on
+            parts.append(Rows(title=title, x=f"score on {scored_on}, percent", rows=rows, told=told))
     remarks = [note for note in notes(contest.results) if ": no result: " not in note and ": candidate" not in note]
     return [*parts, *sheets[1:], *([Bullets("Notes", remarks)] if remarks else [])]
 

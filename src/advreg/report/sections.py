@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from advreg.recipes.compare_record import seconds_of
 from advreg.record import RunRecord
 from advreg.report.contests import Contest, MainMetrics, contests, settings_of
-from advreg.report.gather import Gathered, Run
+from advreg.report.gather import Gathered, Run, short_name
 from advreg.report.health_parts import health_parts, token_section
 from advreg.report.parts import Folded, Heading, Part, Section, Tiles
 from advreg.report.render import Sheet
@@ -53,7 +53,7 @@ def sections(found: Gathered, main_metrics: MainMetrics, more: Sequence[Section]
         Section(
             "studies",
             "Studies",
-            "One option varies and all else is equal. Whiskers are the standard deviation over seeds; SMART is dashed, "
+            "One thing varies and all else is equal. Whiskers are the standard deviation over seeds; SMART is dashed, "
             "Standard dotted.",
             _by_contest(finished, study_parts),
         ),
@@ -160,12 +160,18 @@ def _failures(found: Gathered) -> Section:
         if run.record.outcome.status == "failed"
     ]
     recorded = {run.folder for run in found.runs if run.record.outcome.status == "failed"}
-    for folder, record in found.comparisons.items():
-        rows += [
-            ["/".join((folder / entry.folder).parts[-3:]), "run", "failed", entry.error]
-            for entry in record.runs
-            if entry.error is not None and folder / entry.folder not in recorded
-        ]
+    compared = [(folder / run.folder, run.error) for folder, made in found.comparisons.items() for run in made.runs]
+    studied = [
+        (folder / run.folder, run.error)
+        for folder, made in found.studies.items()
+        for variant in made.variants
+        for run in variant.runs
+    ]
+    rows += [
+        [short_name(folder), "run", "failed", error]
+        for folder, error in (*compared, *studied)
+        if error is not None and folder not in recorded
+    ]
     rows += [[run.name, "run", "unfinished", "still running, or stopped"] for run in found.unfinished]
     rows += [[each.name, "file", "unreadable", each.reason] for each in found.unreadable]
     sheet = Sheet("Runs without a result, and why.", ["run", "kind", "status", "reason"], rows)

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advreg.recipes.compare_record import ComparedTask
 from advreg.recipes.study_record import Panel, StudiedVariant, StudyRecord
 from advreg.report.render import (
     Sheet,
@@ -99,10 +100,9 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
     over = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
-    measure = " and ".join(record.task.main_metrics).replace("_", " ")
     caption = (
-        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, {measure} on "
-        f"{record.task.scored_on} in percent, {over}. The best point is bold."
+        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
+        f"{measure(record.task)} in percent, {over}. The best point is bold."
     )
     return Sheet(
         caption,
@@ -115,12 +115,20 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     )
 
 
+def measure(task: ComparedTask) -> str:
+    """What a task is judged by, and on which set."""
+    return f"{' and '.join(task.main_metrics).replace('_', ' ')} on {task.scored_on}"
+
+
 def notes(record: StudyRecord) -> list[str]:
     """What a reader must know beside the numbers."""
-    found = list(record.notes)
-    if record.status != "finished":
-        found.append(f"the study is {record.status}: numbers are those of the runs that finished")
-    return found + [f"no result: {text}" for text in failures(record)]
+    return remarks(record) + [f"no result: {text}" for text in failures(record)]
+
+
+def remarks(record: StudyRecord) -> list[str]:
+    """The same, without the runs that have no result."""
+    unfinished = f"the study is {record.status}: numbers are those of the runs that finished"
+    return [*record.notes, *([] if record.status == "finished" else [unfinished])]
 
 
 def to_markdown(found: Findings) -> str:

@@ -1,11 +1,12 @@
-"""What a report says of studies of one option, and of probing."""
+"""What a report says of studies, and of probing."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
+from advreg.recipes.study_record import Panel
 from advreg.report.compare import STANDARD
 from advreg.report.contests import Contest, Study, studies
 from advreg.report.figures import (
@@ -22,59 +23,83 @@ from advreg.report.figures import (
 )
 from advreg.report.gather import Gathered
 from advreg.report.parts import Part, Section
-from advreg.report.render import Sheet, task_title
+from advreg.report.render import Sheet, task_name, task_title
 from advreg.report.student import Spread
+from advreg.report.study import Findings, Mark, findings, measure, sheets
 from advreg.report.words import NOTHING, method_name, value_text
+
+_DASHES = {"smart": DASHED, STANDARD: DOTTED}
 
 
 def study_parts(contest: Contest) -> list[Part]:
-    """A picture for each option that varies."""
-    return [_study_figure(contest, study) for study in studies(contest)]
+    """The panels of a study that was asked for; else a picture for each option that varies."""
+    if contest.study is not None:
+        found = findings(contest.study)
+        parts: list[Part] = []
+        for (panel, marks), sheet in zip(found.panels, sheets(found), strict=True):
+            parts += [_panel_figure(found, panel, marks)] if any(mark.spread for mark in marks) else []
+            parts.append(sheet)
+        return parts
+    return [_option_figure(contest, study) for study in studies(contest)]
 
 
-def _study_figure(contest: Contest, study: Study) -> Lines:
+def _panel_figure(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Lines:
+    """The same as the study's own picture shows."""
+    task, method = found.record.task, found.record.method
+    spreads = {float(place): mark.spread for place, mark in enumerate(marks)}
+    return Lines(
+        title=f"{panel.name}: {method_name(method)} on {task_name(task)}",
+        x=panel.title,
+        y=f"{measure(task)}, percent",
+        series=[_series(looks([method], [method], [method_name(method)])[method], spreads)],
+        levels=_levels({mark.method: mark.spread.mean for mark in found.baselines if mark.spread is not None}),
+        reach="bars",
+        ticks=[mark.label for mark in marks],
+    )
+
+
+def _option_figure(contest: Contest, study: Study) -> Lines:
     labels = [line.label for line in study.lines]
     lines = looks(labels, [study.method] * len(labels), labels)
     values = list(dict.fromkeys(value for line in study.lines for value in line.scores))
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     numeric = len(numbers) == len(values)
     places = {value: float(value) if numeric else float(place) for place, value in enumerate(values)}
-    references = looks(list(study.references), list(study.references), list(map(method_name, study.references)))
-    dashes = {"smart": DASHED, STANDARD: DOTTED}
     return Lines(
-        title=_study_title(contest, study),
+        title=_option_title(contest, study),
         x=study.option,
-        y="score on dev, percent",
-        series=[_study_series(lines[line.label], line.scores, places) for line in study.lines],
-        levels=[
-            Level(_with_dash(references[name], dashes[name]), rounded(statistics.fmean(scores)))
-            for name, scores in study.references.items()
+        y=f"score on {contest.task(study.task).scored_on}, percent",
+        series=[
+            _series(lines[line.label], {places[value]: Spread.of(scores) for value, scores in line.scores.items()})
+            for line in study.lines
         ],
+        levels=_levels({name: statistics.fmean(scores) for name, scores in study.references.items()}),
         reach="bars",
         ticks=() if numeric else [value_text(value) for value in values],
         logarithmic=numeric and min(numbers) > 0 and max(numbers) / min(numbers) > 20,
     )
 
 
-def _study_title(contest: Contest, study: Study) -> str:
+def _option_title(contest: Contest, study: Study) -> str:
     together = f" (with {', '.join(study.with_it)})" if study.with_it else ""
     return f"{task_title(contest.results, study.task)}: {study.option}{together} of {method_name(study.method)}"
 
 
-def _with_dash(look: Look, dash: str) -> Look:
-    return Look(look.label, look.method, look.colour, dash)
+def _levels(means: Mapping[str, float]) -> list[Level]:
+    """Lines across: SMART and Standard as in the paper."""
+    shown = looks(list(means), list(means), list(map(method_name, means)))
+    return [Level(replace(shown[name], dash=_DASHES.get(name, "")), rounded(mean)) for name, mean in means.items()]
 
 
-def _study_series(look: Look, scores: Mapping[Any, Sequence[float]], places: Mapping[Any, float]) -> Series:
-    spreads = {value: Spread.of(each) for value, each in scores.items()}
-    known = {value: spread for value, spread in spreads.items() if spread is not None}
-    reach = {value: spread.deviation or 0.0 for value, spread in known.items()}
+def _series(look: Look, spreads: Mapping[float, Spread | None]) -> Series:
+    known = {place: spread for place, spread in spreads.items() if spread is not None}
+    reach = {place: spread.deviation or 0.0 for place, spread in known.items()}
     return Series(
         look,
-        [places[value] for value in known],
+        list(known),
         [rounded(spread.mean) for spread in known.values()],
-        [rounded(spread.mean - reach[value]) for value, spread in known.items()],
-        [rounded(spread.mean + reach[value]) for value, spread in known.items()],
+        [rounded(spread.mean - reach[place]) for place, spread in known.items()],
+        [rounded(spread.mean + reach[place]) for place, spread in known.items()],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
 from advreg.report.render import task_name
-from advreg.report.study import Findings, Mark
+from advreg.report.study import Findings, Mark, measure
 from advreg.report.words import method_name
 
 _COLUMNS = 4
@@ -42,7 +42,7 @@ def draw_study(found: Findings, path: Path) -> None:
         for axis in list(axes.flat)[len(panels) :]:
             axis.set_visible(False)
         for row in axes:
-            row[0].set_ylabel(_measure(found))
+            row[0].set_ylabel(measure(found.record.task))
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.suptitle(_title(found), fontsize=9)
@@ -80,11 +80,6 @@ def _draw_panel(axis: Any, title: str, marks: Sequence[Mark], baselines: Sequenc
     axis.tick_params(labelleft=True)
     axis.grid(axis="y", linewidth=0.4, alpha=0.5)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _measure(found: Findings) -> str:
-    task = found.record.task
-    return f"{', '.join(task.main_metrics).replace('_', ' ')} on {task.scored_on}"
 
 
 def _title(found: Findings) -> str:

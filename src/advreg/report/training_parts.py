@@ -50,13 +50,13 @@ def titled(contest: Contest, task: str, what: str) -> str:
 
 
 def training_parts(contest: Contest) -> list[Part]:
-    """Task loss and dev scores over training."""
+    """Task loss and scores over training."""
     found: list[Part | None] = []
     for task in contest.record.tasks:
         title = titled(contest, task.name, "task loss")
         found.append(line_figure(contest, task.name, title, "loss", always(logged("task_loss"))))
         for metric in task.main_metrics:
-            title = titled(contest, task.name, f"dev {metric}")
+            title = titled(contest, task.name, f"{metric} while training")
             found.append(line_figure(contest, task.name, title, metric, always(logged(f"eval_{metric}"))))
     return [part for part in found if part is not None]
 

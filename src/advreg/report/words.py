@@ -14,8 +14,25 @@ _METHODS = {
 
 
 def value_text(value: object) -> str:
-    """A setting for people."""
+    """A setting for people.
+
+    Example:
+        >>> value_text(0.10), value_text(None), value_text("block")
+        ('0.1', 'none', 'block')
+    """
+    if value is None:
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """How many of something.
+
+    Example:
+        >>> counted(1, "run"), counted(2, "run"), counted(0, "study", "studies")
+        ('1 run', '2 runs', '0 studies')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def method_name(name: str) -> str:

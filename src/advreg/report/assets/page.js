@@ -90,6 +90,7 @@
 
   // Round values in an interval, about as many as asked for: steps of 1, 2 or 5 times a power of ten.
   function ticks(low, high, count) {
+    if (!(high > low)) return [low];
     const raw = (high - low) / Math.max(count, 1);
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= raw * 0.8);
@@ -187,7 +188,8 @@
     const series = shown(figure.series),
       levels = shown(figure.levels);
     if (!series.length) return (nothing(svg, paint, width, height), { svg, stops: [] });
-    const xs = series.flatMap((each) => each.x);
+    // a word has its place on the axis even where no run has a result
+    const xs = figure.ticks.length ? [0, figure.ticks.length - 1] : series.flatMap((each) => each.x);
     const ys = [...series.flatMap((each) => [...each.y, ...each.low, ...each.high]), ...levels.map((level) => level.y)];
     const [bottom, top] = interval(ys, figure.zero);
     const marks = ticks(bottom, top, 5);
