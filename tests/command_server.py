@@ -155,7 +155,7 @@ def _run(request: Mapping[str, Any], rank: int, port: int) -> int:
         ranked = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": request["ranks"], "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in ranked.items()}, MASTER_ADDR="127.0.0.1")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.alarm(300)  # a run that hangs ends, and its test fails
+    signal.alarm(120)  # a run that hangs ends, and its test fails
     sys.argv = ["advreg", *request["arguments"]]
     if request["fault"] is not None and rank == request["struck"]:
         (install_moment if "phase" in request["fault"] else install)(**request["fault"])
