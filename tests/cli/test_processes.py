@@ -1,4 +1,4 @@
-"""Bad days of a run with two processes: a full disk, a signal to one of them, a damaged part, another number of them."""
+"""Bad days of a run with two processes: a full disk, a signal to one of them, a damaged part, another number."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ def test_a_damaged_part_of_one_process_is_named_and_its_checkpoint_passed_over(t
     assert done.out.count("is not used") == 1
     assert "resumed from step 18" in done.out
     assert_undisturbed(two, "damaged", done)
+
+
+def test_a_run_killed_after_its_last_save_is_resumed_to_the_same_record(two: Trials) -> None:
+    shutil.copytree(two.home / "whole", two.home / "ended")
+    (two.folder("ended") / "record.json").unlink()
+    done = two("ended", "--resume")
+    assert "resumed from step 20" in done.out
+    assert_undisturbed(two, "ended", done)
 
 
 @pytest.mark.slow

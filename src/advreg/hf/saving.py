@@ -132,7 +132,8 @@ class SavingMixin(_Any):  # type: ignore[misc]
             seal(staged, self._run)
             claim(folder.parent, self._run)
             publish(staged, folder)
-            rotate(folder.parent, self.args.save_total_limit, {folder, Path(self.state.best_model_checkpoint or folder)})
+            keep = {folder, Path(self.state.best_model_checkpoint or folder)}
+            rotate(folder.parent, self.args.save_total_limit, keep)
 
     def _processes_that(self, are: bool) -> int:
         """How many processes say so; each waits for all."""
