@@ -62,9 +62,9 @@ class Kill:
     resumed_from: int
     differs: list[str]  # what of weights, caches, losses and record is not as in the undisturbed run
     left_behind: list[str]  # files that an undisturbed run does not leave
-    rank: int | None = 0  # the process that was killed; none: all at once
-    seconds: float = 0.0  # until the others had ended
-    hung: int = 0  # of the others had to be killed too, because they did not end
+    rank: int | None = records.later(0)  # the process that was killed; none: all at once
+    seconds: float = records.later(0.0)  # until the others had ended
+    hung: int = records.later(0)  # of the others had to be killed too, because they did not end
 
     @property
     def survived(self) -> bool:

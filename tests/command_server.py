@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,11 +17,12 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import free_port
+from processes import free_port, full_disk
 
 GRACE_SECONDS = 30.0  # what torchrun gives processes that it has asked to end
 
@@ -217,12 +217,8 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
     def write(self: Any, *rest: Any) -> None:
         nonlocal seen
         seen += 1
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if seen == count else most, most))
-        try:
+        with full_disk() if seen == count else nullcontext():
             whole_write(self, *rest)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     mixin = trainer.AdversarialMixin
     whole_step, whole_save, whole_write = registry[method].step, trainer.save_method, mixin._write

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -33,7 +34,6 @@ class SavingMixin(_Any):  # type: ignore[misc]
     """A Trainer whose checkpoints are sealed; see :mod:`advreg.hf.seal`."""
 
     _staged = False  # is a checkpoint being written?
-    _unwritten: Exception | None = None  # why its weights could not be
     _run = ""  # token of the run
 
     def _settle(self, given: str | bool | None) -> str | None:
@@ -106,21 +106,21 @@ class SavingMixin(_Any):  # type: ignore[misc]
             self._push_from_checkpoint(str(folder))
 
     def _write(self, model: nn.Module, trial: Any) -> None:
-        self._staged, self._unwritten = True, None
+        self._staged = True
         try:
             super()._save_checkpoint(model, trial)
         finally:
             self._staged = False
-        if self._unwritten is not None:
-            raise self._unwritten
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The stock one; in a checkpoint a failure is told later, for the other processes may wait for this one now."""
+        """The stock one; in a checkpoint it fails for all processes, which wait for each other in what comes next."""
         save = partial(super().save_model, output_dir, _internal_call)
-        if self._staged:
-            self._unwritten = _failure(save)
-        else:
+        if not self._staged:
             save()
+            return
+        failure = _failure(save)
+        if self._processes_that(failure is not None):
+            raise failure or OSError("another process could not write the weights")
 
     def _publish(self, staged: Path, folder: Path) -> None:
         renamed = self.state.best_model_checkpoint == str(staged)
@@ -155,11 +155,11 @@ def _whole(given: str | os.PathLike[str] | bool | None, output: Path) -> Path | 
     return Path(given)
 
 
-def _failure(action: Callable[[], None]) -> Exception | None:
+def _failure(action: Callable[[], None]) -> BaseException | None:
     """Why something could not be written, if it could not; other errors are raised."""
     try:
         action()
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, CheckpointException) as error:
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
             raise
         return error
