@@ -3,6 +3,7 @@
 python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json, soak.json and the page
 python tests/chaos.py --only kills    # or soak; the page is made of the records there are
 python tests/chaos.py --only page     # docs/reliability.md alone
+python tests/chaos.py --only kills --ranks 2 --kills 24    # two processes a run; writes results/chaos-2.json
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from little_tables import sentiment, tiny_folder, write_table
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results", ROOT / "docs" / "reliability.md"
 CHAOS, SOAK = "chaos.json", "soak.json"
-KILLS, STEPS, SAVE_EVERY = 50, 20, 3
+KILLS, STEPS, SAVE_EVERY, BATCH = 50, 20, 3, 8
 TIERS = ("device", "host", "disk")
 
 # 40 samples in batches of 8: 5 steps to an epoch, of which every second one refreshes
 ARGUMENTS: tuple[object, ...] = (
-    "--seed", 7, "--epochs", 4, "--batch-size", 8, "--learning-rate", 3e-3, "--encoder-dropout", 0.2,
+    "--seed", 7, "--epochs", 4, "--learning-rate", 3e-3, "--encoder-dropout", 0.2,
     "--method", "arch", "--refresh-every", 2, "--cache-fraction", 0.5, "--ema", 0.3, "--neighbours", 2,
     "--set", "save_strategy=steps", "--set", f"save_steps={SAVE_EVERY}",
 )  # fmt: skip
@@ -59,12 +60,15 @@ class Kill:
     in_step: int
     saved: int  # last step whose save was over
     resumed_from: int
-    differs: list[str]  # what of weights, cache, losses and record is not as in the undisturbed run
+    differs: list[str]  # what of weights, caches, losses and record is not as in the undisturbed run
     left_behind: list[str]  # files that an undisturbed run does not leave
+    rank: int | None = records.later(0)  # the process that was killed; none: all at once
+    seconds: float = records.later(0.0)  # until the others had ended
+    hung: int = records.later(0)  # of the others had to be killed too, because they did not end
 
     @property
     def survived(self) -> bool:
-        return self.resumed_from >= self.saved and not self.differs and not self.left_behind
+        return self.resumed_from >= self.saved and not (self.differs or self.left_behind or self.hung)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +123,15 @@ class Trials:
     """
 
     def __init__(self, advreg: CommandServer, home: Path, ranks: int = 1) -> None:
-        if ranks != 1:
-            raise ValueError(f"ranks must be 1, got {ranks}; runs on several processes are not launched yet")
-        self.advreg, self.home = advreg, home
+        if ranks < 1 or BATCH % ranks:
+            raise ValueError(f"ranks must divide a batch of {BATCH}, got {ranks}")
+        self.advreg, self.home, self.ranks = advreg, home, ranks
         model = tiny_folder(home / "tiny-bert")
         table = write_table(home / "train.csv", sentiment())
-        self.arguments = ("train", "--train", table, "--model", model, *ARGUMENTS)
+        self.arguments = (
+            "train", "--train", table, "--model", model, "--batch-size", BATCH // ranks, "--set", "use_cpu=true",
+            *ARGUMENTS,
+        )  # fmt: skip
         self.seconds = self._undisturbed()
 
     def _undisturbed(self) -> dict[str, float]:
@@ -136,10 +143,11 @@ class Trials:
         for line in note.read_text().splitlines():
             phase, seconds = line.split()
             times[phase].append(float(seconds))
-        return {"start": 1.0, **{phase: statistics.mean(seconds) for phase, seconds in times.items()}}
+        return {phase: statistics.mean(seconds) for phase, seconds in times.items()}
 
-    def __call__(self, output: str, *more: str, fault: dict[str, Any] | None = None) -> Done:
-        return self.advreg(*self.arguments, "--output", output, *more, cwd=self.home, fault=fault)
+    def __call__(self, output: str, *more: str, fault: dict[str, Any] | None = None, struck: int | None = 0) -> Done:
+        arguments = (*self.arguments, "--output", output, *more)
+        return self.advreg(*arguments, cwd=self.home, fault=fault, ranks=self.ranks, struck=struck)
 
     def folder(self, output: str) -> Path:
         return self.home / output / "arch-seed7"
@@ -152,23 +160,24 @@ class Trials:
             delay = draw.uniform(0, 1.2 * self.seconds[phase])
             note, output = self.home / f"moment-{number}.json", f"run-{number}-{draw.getrandbits(32):x}"
             fault = {"phase": phase, "count": occasion, "delay": delay, "note": str(note)}
-            done = self(output, fault=fault)
+            struck = draw.choice([*range(self.ranks), None]) if self.ranks > 1 else 0
+            done = self(output, fault=fault, struck=struck)
             if done.code == -signal.SIGKILL:
-                hit = json.loads(note.read_text())
-                return self._resumed(output, phase, occasion, delay, hit)
+                drawn = {"aimed_at": phase, "occasion": occasion, "delay_ms": 1000 * delay, "rank": struck}
+                others = 0 if struck is None else done.codes.count(-signal.SIGKILL) - 1
+                return self._resumed(output, json.loads(note.read_text()), **drawn, seconds=done.seconds, hung=others)
 
-    def _resumed(self, output: str, phase: str, occasion: int, delay: float, hit: dict[str, Any]) -> Kill:
+    def _resumed(self, output: str, hit: dict[str, Any], **known: Any) -> Kill:
         whole = last_whole_checkpoint(self.folder(output))
         done = self(output, "--resume")
         assert done.code == 0, done.err
         told = re.search(r"resumed from step (\d+)", done.out)
-        resumed_from = int(told.group(1)) if told else 0
+        over = "finished before" in done.out  # the first process had written the record when another was killed
+        resumed_from = int(told.group(1)) if told else STEPS if over else 0
         expected = 0 if whole is None else int(whole.name.removeprefix("checkpoint-"))
         assert resumed_from == expected, (resumed_from, expected)
         return Kill(
-            aimed_at=phase,
-            occasion=occasion,
-            delay_ms=1000 * delay,
+            **known,
             hit=hit["phase"],
             in_step=hit["step"],
             saved=hit["saved"],
@@ -251,10 +260,19 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
 
 def page(folder: Path) -> str:
     """The part of the page that is made of the records."""
-    return "\n\n".join([
-        *chaos_text(records.load_as(folder / CHAOS, ChaosRecord)),
-        *soak_text(records.load_as(folder / SOAK, SoakRecord)),
-    ])  # fmt: skip
+    texts = [chaos_text(records.load_as(path, ChaosRecord)) for path in chaos_files(folder)]
+    parts = [*texts, soak_text(records.load_as(folder / SOAK, SoakRecord))]
+    return "\n\n".join(text for part in parts for text in part)
+
+
+def chaos_file(ranks: int) -> str:
+    """Where the kills of runs with so many processes are recorded."""
+    return CHAOS if ranks == 1 else f"chaos-{ranks}.json"
+
+
+def chaos_files(folder: Path) -> list[Path]:
+    """The records of kills there are, by the number of processes."""
+    return [path for ranks in range(1, BATCH + 1) if (path := folder / chaos_file(ranks)).is_file()]
 
 
 def chaos_text(record: ChaosRecord) -> list[str]:
@@ -271,14 +289,26 @@ def chaos_text(record: ChaosRecord) -> list[str]:
                 f"{sum(not k.differs for k in kills)} | {sum(len(k.left_behind) for k in kills)} |"
             )
     lost = [max(0, kill.in_step - 1 - kill.resumed_from) for kill in record.kills if kill.in_step]
+    file, processes = chaos_file(record.ranks), "process" if record.ranks == 1 else "processes"
     return [
-        f"Kills: `{record.command}` (seed {record.seed}, {record.ranks} process a run), {where(record.environment)}; "
-        f"every one is in [results/{CHAOS}](../results/{CHAOS}).",
+        f"Kills: `{record.command}` (seed {record.seed}, {record.ranks} {processes} a run), "
+        f"{where(record.environment)}; every one is in [results/{file}](../results/{file}).",
         "\n".join(rows),
         f"Of {len(record.kills)} kills {sum(kill.survived for kill in record.kills)} were survived. A kill cost "
         f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a checkpoint every "
-        f"{SAVE_EVERY} steps.",
+        f"{SAVE_EVERY} steps." + (f" {company_text(record)}" if record.ranks > 1 else ""),
     ]
+
+
+def company_text(record: ChaosRecord) -> str:
+    """Who was killed, and what became of the others."""
+    whom = Counter("all" if kill.rank is None else "first" if kill.rank == 0 else "other" for kill in record.kills)
+    alone = [kill for kill in record.kills if kill.rank is not None]
+    return (
+        f"The first process was killed in {whom['first']}, another in {whom['other']}, all at once in {whom['all']}. "
+        f"When one was killed, the others had ended after {statistics.median(kill.seconds for kill in alone):.2f} s "
+        f"(median) and {max(kill.seconds for kill in alone):.2f} s (longest); {sum(kill.hung for kill in alone)} hung."
+    )
 
 
 def soak_text(record: SoakRecord) -> list[str]:
@@ -306,7 +336,7 @@ NAMES = {
     "evaluation": "an evaluation",
     "between": "the loop, between these",
 }
-BEGIN, END = "<!-- from results/chaos.json and soak.json: make chaos -->", "<!-- end -->"
+BEGIN, END = "<!-- from results/chaos*.json and soak.json: make chaos -->", "<!-- end -->"
 
 
 def with_page(text: str, folder: Path) -> str:
@@ -329,6 +359,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     command, environment = " ".join(["python tests/chaos.py", *arguments]), records.capture_environment("cpu")
     shared: dict[str, Any] = {"command": command, "environment": environment, "started": records.now()}
+    kills: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as name:
         home = Path(name)
         if given.only in (None, "kills"):
@@ -337,7 +368,7 @@ def main(arguments: Sequence[str]) -> int:
             kills = kill_runs(server, home, given.kills, given.seed, given.ranks, killing)
             server.close()
             done = ChaosRecord(**shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=records.now())
-            records.save_as(given.out / CHAOS, done)
+            records.save_as(given.out / chaos_file(given.ranks), done)
         if given.only in (None, "soak"):
             soaking = lambda numbers: track(numbers, description="soaking")  # noqa: E731
             found = soak(home / "soak", given.soak_steps, given.moves, soaking)
@@ -345,7 +376,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.out == RECORDS:
         PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), RECORDS), encoding="utf-8")
     print(page(given.out))
-    return int(any(not kill.survived for kill in records.load_as(given.out / CHAOS, ChaosRecord).kills))
+    return int(any(not kill.survived for kill in kills))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Runs of the command ``advreg`` in processes of their own, at the price of one start of Python for all of them.
 
 `CommandServer` starts this file as a script. It imports what the command imports and then forks a child for every
-request; the child has its own folder, environment, output and, if asked, a fault: a real signal to itself at a step or
-in the middle of a save. Nothing but the imports is shared between two runs.
+request, or several that train together as torchrun would start them; a child has its own folder, environment, output
+and, if asked, a fault: a real signal to itself at a step or in the middle of a save, or a disk that is full. Nothing
+but the imports is shared between two runs.
 """
 
 from __future__ import annotations
@@ -16,18 +17,32 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from processes import free_port, full_disk
+
+GRACE_SECONDS = 30.0  # what torchrun gives processes that it has asked to end
+
 
 @dataclass(frozen=True)
 class Done:
-    """How a run ended: its exit code (or minus the signal that ended it) and what it printed."""
+    """How a run ended.
+
+    Args:
+        code: its exit code, or minus the signal that ended it; of several processes that of the first that failed.
+        out, err: what it printed; of several processes one after the other.
+        codes: of each process.
+        seconds: from the first failure to the end of the last process.
+    """
 
     code: int
     out: str
     err: str
+    codes: tuple[int, ...]
+    seconds: float
 
 
 class CommandServer:
@@ -47,8 +62,19 @@ class CommandServer:
         cwd: Path,
         fault: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        ranks: int = 1,
+        struck: int | None = 0,
     ) -> Done:
-        """Run the command to its end; see :func:`install` for the faults."""
+        """Run the command to its end.
+
+        Args:
+            arguments: of the command.
+            cwd: where.
+            fault: see :func:`install` and :func:`install_moment`.
+            env: what is added to the environment.
+            ranks: how many processes train together.
+            struck: which of them the fault is for. None: for the last, and if that is killed, so are all others.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         request = {
@@ -56,13 +82,17 @@ class CommandServer:
             "cwd": str(cwd),
             "fault": fault,
             "env": dict(env or {}),
-            "out": str(self.scratch / "out.txt"),
-            "err": str(self.scratch / "err.txt"),
+            "ranks": ranks,
+            "struck": ranks - 1 if struck is None else struck,
+            "together": struck is None,
+            "out": [str(self.scratch / f"out-{rank}.txt") for rank in range(ranks)],
+            "err": [str(self.scratch / f"err-{rank}.txt") for rank in range(ranks)],
         }
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        code = int(self.process.stdout.readline())
-        return Done(code, Path(request["out"]).read_text(), Path(request["err"]).read_text())
+        code, codes, seconds = json.loads(self.process.stdout.readline())
+        out, err = ("".join(Path(path).read_text() for path in request[name]) for name in ("out", "err"))
+        return Done(code, out, err, tuple(codes), seconds)
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -71,28 +101,63 @@ class CommandServer:
 
 
 def serve() -> None:
-    """Read requests, one JSON object to a line, and answer each with the child's exit code."""
+    """Read requests, one JSON object to a line, and answer each with how its children ended."""
     import advreg.cli.train
     import advreg.hf.trainer  # noqa: F401 - what every run would import
 
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(_run(json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        request, port, children = json.loads(line), free_port(), dict[int, int]()
+        for rank in range(request["ranks"]):
+            child = os.fork()
+            if child == 0:
+                os._exit(_run(request, rank, port))
+            children[child] = rank
+        print(json.dumps(_tend(children, request["together"])), flush=True)
 
 
-def _run(request: Mapping[str, Any]) -> int:
+def _tend(children: dict[int, int], together: bool) -> tuple[int, list[int], float]:
+    """Wait for processes as torchrun does: when one fails, the others are asked to end, and in the end made to.
+
+    Args:
+        children: their ranks by process id.
+        together: when one fails, kill the others at once, as a power cut would.
+
+    Returns:
+        The first failure's exit code, all exit codes, and the seconds from the first failure to the last end.
+    """
+    codes = [0] * len(children)
+    first, failed, until = 0, 0.0, float("inf")
+    while children:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            code = codes[children.pop(child)] = os.waitstatus_to_exitcode(status)
+            if code and not first:
+                first, failed = code, time.monotonic()
+                until = failed + GRACE_SECONDS
+                for other in children:
+                    os.kill(other, signal.SIGKILL if together else signal.SIGTERM)
+        elif time.monotonic() > until:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            until = float("inf")
+        else:
+            time.sleep(0.005)
+    return first, codes, time.monotonic() - failed if first else 0.0
+
+
+def _run(request: Mapping[str, Any], rank: int, port: int) -> int:
     """The child: the command's own entry point, with its output in files."""
     for name, descriptor in (("out", 1), ("err", 2)):
-        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        os.dup2(os.open(request[name][rank], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
+    if request["ranks"] > 1:
+        ranked = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": request["ranks"], "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in ranked.items()}, MASTER_ADDR="127.0.0.1")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.alarm(300)  # a run that hangs ends, and its test fails
+    signal.alarm(120)  # a run that hangs ends, and its test fails
     sys.argv = ["advreg", *request["arguments"]]
-    if request["fault"] is not None:
+    if request["fault"] is not None and rank == request["struck"]:
         (install_moment if "phase" in request["fault"] else install)(**request["fault"])
     from advreg.cli import main
 
@@ -110,17 +175,18 @@ def _run(request: Mapping[str, Any]) -> int:
 
 
 def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", times: int = 1) -> None:
-    """Make this process send itself a signal.
+    """Make this process send itself a signal, or fail to write.
 
     Args:
         kind: ``"step"``, inside the backward pass of a training step, gradients half made; ``"save"``, when half of a
-            checkpoint's method file is written.
+            checkpoint's method file is written; ``"full"``, no signal: in a save no file may be larger than 1 kB.
         count: at which such occasion, from one.
         method: whose steps are counted.
         sign: the signal's name.
         times: how often it is sent.
     """
     import advreg.hf.trainer as trainer
+    from advreg.hf.ranks import method_file
     from advreg.methods import registry
 
     seen = 0
@@ -139,20 +205,29 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
 
         return whole_step(self, task, batch, clock, struck if seen == count else backward, update)
 
-    def save(method: Any, folder: Path, *rest: Any) -> None:
+    def save(method: Any, folder: Path, tally: Any, rank: int, world: int) -> None:
         nonlocal seen
         seen += 1
-        whole_save(method, folder, *rest)
+        whole_save(method, folder, tally, rank, world)
         if seen == count:
-            file = folder / "advreg_method.safetensors"
+            file = folder / method_file(rank, world)
             os.truncate(file, file.stat().st_size // 2)
             strike()
 
-    whole_step, whole_save = registry[method].step, trainer.save_method
+    def write(self: Any, *rest: Any) -> None:
+        nonlocal seen
+        seen += 1
+        with full_disk() if seen == count else nullcontext():
+            whole_write(self, *rest)
+
+    mixin = trainer.AdversarialMixin
+    whole_step, whole_save, whole_write = registry[method].step, trainer.save_method, mixin._write
     if kind == "step":
         registry[method].step = step  # type: ignore[assignment,method-assign]
-    else:
+    elif kind == "save":
         trainer.save_method = save
+    else:
+        mixin._write = write  # type: ignore[method-assign]
 
 
 PHASES = ("start", "reuse", "refresh", "save", "evaluation")
@@ -173,6 +248,7 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
 
     at = {"phase": "start", "step": 0, "saved": 0}
     seen = dict.fromkeys(PHASES, 0)
+    installed = time.perf_counter()
 
     def strike() -> None:
         Path(note).write_text(json.dumps(at))
@@ -189,15 +265,20 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
         begun = time.perf_counter()
         done = work()
         at["phase"] = "between"
+        took(now, time.perf_counter() - begun)
+        return done
+
+    def took(what: str, seconds: float) -> None:
         if phase is None:
             with open(note, "a") as file:
-                file.write(f"{now} {time.perf_counter() - begun}\n")
-        return done
+                file.write(f"{what} {seconds}\n")
 
     arch, mixin = registry["arch"], trainer.AdversarialMixin
     step, save, evaluate = arch.step, mixin._save_checkpoint, mixin.evaluate
 
     def noted_step(self: Any, task: Any, batch: Any, clock: Any, *rest: Any) -> Any:
+        if at["step"] == 0:
+            took("start", time.perf_counter() - installed)
         at["step"] = clock.step + 1
         now = "refresh" if self.schedule.due(clock.epoch) else "reuse"
         return within(now, lambda: step(self, task, batch, clock, *rest))

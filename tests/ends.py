@@ -11,12 +11,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from advreg import record as records
+from advreg.hf.ranks import method_files
 
 
 def differences(one: Path, other: Path, steps: int) -> list[str]:
-    """What differs in weights, the method's memory, every logged loss or the record of two runs; empty if nothing."""
+    """What differs in weights, the method's memory in each process, every logged loss or the record; empty if nothing.
+
+    Args:
+        one, other: folders of the runs.
+        steps: how many each has made.
+    """
     found = unequal(*(load_file(run / "model" / "model.safetensors") for run in (one, other)))
-    (memory, facts), (other_memory, other_facts) = method_file(one, steps), method_file(other, steps)
+    (memory, facts), (other_memory, other_facts) = remembered(one, steps), remembered(other, steps)
     found += unequal(memory, other_memory)
     mine, theirs = {**facts, **result(one, steps)}, {**other_facts, **result(other, steps)}
     return found + [name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)]
@@ -31,14 +37,20 @@ def unequal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
     ]
 
 
-def method_file(run: Path, steps: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of the last checkpoint's method file, and its metadata, less the seconds."""
-    path = run / f"checkpoint-{steps}" / "advreg_method.safetensors"
-    with safe_open(str(path), framework="pt") as file:
-        facts = dict(file.metadata())
-    tally = json.loads(facts.pop("tally"))
-    assert tally.pop("seconds") > 0
-    return load_file(path), {**facts, **tally}
+def remembered(run: Path, steps: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and metadata of the last checkpoint's method files, less the seconds; each by file and name."""
+    tensors: dict[str, torch.Tensor] = {}
+    facts: dict[str, Any] = {}
+    paths = method_files(run / f"checkpoint-{steps}")
+    assert paths
+    for path in paths:
+        with safe_open(str(path), framework="pt") as file:
+            told = dict(file.metadata())
+        tally = json.loads(told.pop("tally"))
+        assert tally.pop("seconds") > 0
+        tensors |= {f"{path.name}: {name}": tensor for name, tensor in load_file(path).items()}
+        facts |= {f"{path.name}: {name}": value for name, value in {**told, **tally}.items()}
+    return tensors, facts
 
 
 def result(run: Path, steps: int) -> dict[str, Any]:

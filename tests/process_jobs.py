@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,11 +16,12 @@ from torch.utils.data import BatchSampler
 from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
-from advreg.hf.checkpoint import save_method
+from advreg.hf.checkpoint import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
 from observe import Padded, features_of
+from processes import full_disk
 from tiny_models import tiny, tiny_batch
 
 PARTS = 4  # what is dealt to 1, 2 or 4 processes
@@ -89,6 +90,7 @@ def trainer_of(
     size: int = 13,
     family: str = "bert",
     dropout: float = 0.0,
+    momentum: float = 0.0,
     **settings: Any,
 ) -> Any:
     """A trainer in double precision; ``settings`` are options of the method and fields of TrainingArguments."""
@@ -111,7 +113,7 @@ def trainer_of(
         train_dataset=features_of(tiny_batch(family, batch=size)),
         data_collator=Padded(model.config.pad_token_id),
         method=create(name, **options),
-        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1}),
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1, "momentum": momentum}),
     )
 
 
@@ -236,3 +238,38 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
             except ValueError as error:
                 refused.append(str(error))
     return {"found": found, "refused": refused}
+
+
+def resume_sharded(folder: str) -> dict[str, Any]:
+    """Whole weights and memory after a run whose weights are spread over the processes, and after a resumed one."""
+    found: dict[str, Any] = {}
+    for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
+        config = {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"], "state_dict_type": kind}
+        with fsdp_on_cpu():
+            place, sharded = str(Path(folder) / kind), {"fsdp": True, "fsdp_config": config, "momentum": 0.5}
+            runs = {"whole": train_and_save(place, **sharded), "resumed": resumed(place, 6, **sharded)}
+            filled = {rank: fill_disk(f"{place}-{rank}", rank, **sharded) for rank in range(2)}
+        found[kind] = {name: whole_outcome(trainer) for name, trainer in runs.items()} | {"filled": filled}
+    return found
+
+
+def fill_disk(folder: str, rank: int, **settings: Any) -> list[int]:
+    """The steps that were saved when the disk of one process was full at the first of them."""
+
+    def write(self: Any, *rest: Any) -> None:
+        with full_disk() if (self.state.global_step, self.args.process_index) == (3, rank) else nullcontext():
+            whole(self, *rest)
+
+    whole = AdversarialTrainer._write
+    with patch.object(AdversarialTrainer, "_write", write):
+        trainer = train_and_save(folder, **settings)
+    trainer.accelerator.wait_for_everyone()
+    return sorted(checkpoints(Path(folder)))
+
+
+def whole_outcome(trainer: Any) -> dict[str, Any]:
+    return {
+        "weights": {name: value.full_tensor().detach().clone() for name, value in trainer.model.named_parameters()},
+        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "steps": trainer.state.global_step,
+    }

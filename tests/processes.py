@@ -3,10 +3,13 @@
 import importlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,17 @@ def common_environment() -> dict[str, str]:
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "ACCELERATE_USE_CPU": "true",
     }
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Within, this process can write no file of more than a kilobyte."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def free_port() -> int:

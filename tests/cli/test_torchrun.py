@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from safetensors import safe_open
 
@@ -17,10 +19,14 @@ pytestmark = pytest.mark.slow
 
 
 def torchrun(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "advreg.cli", "train", *flags, "--set", "use_cpu=true"]
+    command = [*torchrun_command(), *flags, "--set", "use_cpu=true"]
     environment = common_environment() | {"COLUMNS": "120"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def torchrun_command() -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*launcher, "-m", "advreg.cli", "train"]
 
 
 def alone(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -70,3 +76,51 @@ def test_translation_is_refused_with_the_remedy(tmp_path: Path) -> None:
     found = torchrun(tmp_path, "--task", "translation", "--data", str(tmp_path), "--source", "en", "--target", "de")
     assert found.returncode != 0
     assert "--task translation runs in one process, got 2; start it without torchrun" in found.stderr
+
+
+USER_SCRIPT = """
+from pathlib import Path
+from tiny_runs import tiny_trainer
+
+trainer = tiny_trainer(Path("out"), per_device_train_batch_size=2)
+trainer.train()
+print(f"process {trainer.args.process_index} of {trainer.args.world_size}, step {trainer.state.global_step}")
+"""
+
+
+def test_a_script_under_accelerate_launch_trains_in_two_processes(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(USER_SCRIPT)
+    launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu"]
+    launcher += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    found = subprocess.run(
+        [*launcher, "script.py"], cwd=tmp_path, env=common_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    assert sorted(line for line in found.stdout.splitlines() if line.startswith("process")) == [
+        "process 0 of 2, step 4",
+        "process 1 of 2, step 4",
+    ]
+    assert len(list((tmp_path / "out" / "checkpoint-4").glob("advreg_method-*-of-2.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_ends_when_a_process_is_killed_and_the_same_command_resumes(
+    model: Path, table: Path, tmp_path: Path, victim: int
+) -> None:
+    flags = ["--train", str(table), "--model", str(model), "--method", "arch", "--seed", "1", "--batch-size", "4"]
+    flags += ["--epochs", "40", "--cache-fraction", "0.3", "--output", "out"]
+    command = [*torchrun_command(), *flags, "--set", "use_cpu=true"]
+    environment = common_environment() | {"COLUMNS": "120"}
+    folder = tmp_path / "out" / "arch-seed1"
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as launched:
+        until = time.monotonic() + 120
+        while not (folder / "checkpoint-10").is_dir() and time.monotonic() < until:
+            time.sleep(0.02)
+        workers = {process.environ()["RANK"]: process for process in psutil.Process(launched.pid).children()}
+        workers[str(victim)].kill()
+        launched.wait(timeout=60)
+    assert launched.returncode != 0
+    again = torchrun(tmp_path, *flags, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "arch-seed1: resumed from step" in again.stdout
+    assert record.load(folder / "record.json").outcome.timing["steps"] == 200

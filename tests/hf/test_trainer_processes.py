@@ -207,3 +207,16 @@ def test_weights_spread_over_processes_by_fsdp2_train_as_in_one(tmp_path: Path) 
     needing = "must be off under FSDP: it needs all weights in every process; turn it off, or train under DDP"
     refused = ("proximal_weight of smart", "spectral of r3f", "refresh='sweep' of arch")
     assert ranks[0]["refused"] == [f"{what} {needing}" for what in refused]
+
+
+@pytest.mark.slow
+def test_weights_spread_over_processes_are_saved_and_resumed_bit_for_bit_and_a_full_disk_costs_a_save(
+    tmp_path: Path,
+) -> None:
+    for rank in together("process_jobs:resume_sharded", 2, tmp_path, 300, folder=str(tmp_path)):
+        assert set(rank) == {"SHARDED_STATE_DICT", "FULL_STATE_DICT"}
+        for kind, runs in rank.items():
+            assert runs["whole"]["steps"] == runs["resumed"]["steps"] == 16
+            assert equal(runs["whole"]["weights"], runs["resumed"]["weights"]), kind
+            assert equal(runs["whole"]["memory"], runs["resumed"]["memory"]), kind
+            assert runs["filled"] == {0: [6, 9, 12, 15, 16], 1: [6, 9, 12, 15, 16]}, kind

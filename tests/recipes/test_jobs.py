@@ -70,7 +70,7 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(settings: 
     assert record.task.sizes == {"train": 32, "dev": 8}
     assert set(parts.train) | set(parts.dev) == set(whole.train)
     assert tell.steps == 4
-    assert sorted(path.name for path in run.folder.iterdir()) == ["health.json", "plan.json", "record.json"]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["plan.json", "record.json"]
     assert run.settled(parts.fingerprint()) == records.load(run.folder / "record.json")
 
 

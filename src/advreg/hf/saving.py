@@ -8,16 +8,19 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint, require_whole, rotate
+from advreg.hf.ranks import first_decides
 from advreg.hf.seal import STAGING, claim, new_token, publish, seal, token_of
 
 logger = logging.getLogger(__name__)
@@ -38,13 +41,7 @@ class SavingMixin(_Any):  # type: ignore[misc]
         output = Path(self.args.output_dir)
         if self.args.should_save:
             shutil.rmtree(output / STAGING, ignore_errors=True)
-        checkpoint = Path(given) if isinstance(given, str | os.PathLike) else None
-        if given is True:
-            checkpoint = last_whole_checkpoint(output)
-            if checkpoint is None:
-                raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
-        elif checkpoint is not None:
-            require_whole(checkpoint)
+        checkpoint = first_decides(lambda: _whole(given, output))
         if checkpoint is not None and self.args.should_save:
             self._rotate_behind(checkpoint)
         self._run = new_token() if checkpoint is None else token_of(checkpoint)
@@ -105,9 +102,6 @@ class SavingMixin(_Any):  # type: ignore[misc]
                 failure or f"{failed} of {self.args.world_size} processes could not write their part",
             )
             return
-        if self.args.should_save:
-            keep = {folder, Path(self.state.best_model_checkpoint or folder)}
-            rotate(run, self.args.save_total_limit, keep)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
 
@@ -117,6 +111,16 @@ class SavingMixin(_Any):  # type: ignore[misc]
             super()._save_checkpoint(model, trial)
         finally:
             self._staged = False
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The stock one; in a checkpoint it fails for all processes, which wait for each other in what comes next."""
+        save = partial(super().save_model, output_dir, _internal_call)
+        if not self._staged:
+            save()
+            return
+        failure = _failure(save)
+        if self._processes_that(failure is not None):
+            raise failure or OSError("another process could not write the weights")
 
     def _publish(self, staged: Path, folder: Path) -> None:
         renamed = self.state.best_model_checkpoint == str(staged)
@@ -128,6 +132,8 @@ class SavingMixin(_Any):  # type: ignore[misc]
             seal(staged, self._run)
             claim(folder.parent, self._run)
             publish(staged, folder)
+            keep = {folder, Path(self.state.best_model_checkpoint or folder)}
+            rotate(folder.parent, self.args.save_total_limit, keep)
 
     def _processes_that(self, are: bool) -> int:
         """How many processes say so; each waits for all."""
@@ -136,11 +142,24 @@ class SavingMixin(_Any):  # type: ignore[misc]
         return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
-def _failure(action: Callable[[], None]) -> Exception | None:
+def _whole(given: str | os.PathLike[str] | bool | None, output: Path) -> Path | None:
+    """The checkpoint that was asked for, or the last one of a run; read once for all processes, and to its end."""
+    if given is True:
+        checkpoint = last_whole_checkpoint(output)
+        if checkpoint is None:
+            raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
+        return checkpoint
+    if not isinstance(given, str | os.PathLike):
+        return None
+    require_whole(Path(given))
+    return Path(given)
+
+
+def _failure(action: Callable[[], None]) -> BaseException | None:
     """Why something could not be written, if it could not; other errors are raised."""
     try:
         action()
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, CheckpointException) as error:
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _FAILED_WRITES):
             raise
         return error

@@ -69,8 +69,9 @@ class SharedMeans:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, which are also the bytes that arrive with each :meth:`gather`."""
-        return sum(part.numel() * part.element_size() for _, parts in self._means.values() for part in parts.values())
+        """Bytes that arrive with each :meth:`gather`, and are held from then on."""
+        stored = (self.cache.stored_means(stream)[1] for stream in self.cache.sample_lengths)
+        return sum(len(self._cached) * part[:1].nbytes for parts in stored for part in parts.values())
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
         if not self._means:
