@@ -9,7 +9,8 @@ import pytest
 
 from advreg import record as records
 from advreg.methods import create
-from chaos import CHAOS, KILLS, PAGE, RECORDS, SOAK, ChaosRecord, SoakRecord, soak, with_page
+from chaos import CHAOS, KILLS, PAGE, RECORDS, SOAK, ChaosRecord, SoakRecord, chaos_file, soak, with_page
+from command_server import GRACE_SECONDS
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
@@ -24,6 +25,15 @@ def test_every_kill_of_the_record_was_survived() -> None:
     assert len(record.kills) >= KILLS
     assert [kill for kill in record.kills if not kill.survived] == []
     assert {"save", "refresh", "reuse"} <= {kill.hit for kill in record.kills}
+
+
+def test_every_kill_of_a_process_of_two_was_survived_by_the_run_and_ended_the_other() -> None:
+    record = records.load_as(RECORDS / chaos_file(2), ChaosRecord)
+    assert record.ranks == 2
+    assert len(record.kills) >= 20
+    assert [kill for kill in record.kills if not kill.survived] == []
+    assert {kill.rank for kill in record.kills} == {0, 1, None}
+    assert max(kill.seconds for kill in record.kills) < GRACE_SECONDS
 
 
 def test_the_long_run_of_the_record_did_not_grow() -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file
+from torch import Tensor
 
+from advreg import record as records
 from advreg.hf.checkpoint import checkpoints
 from advreg.hf.ranks import method_file, method_files
 from advreg.hf.seal import flaw
 from chaos import STEPS, Trials, files, kill_runs
 from command_server import CommandServer, Done
-from ends import differences
+from ends import differences, unequal
+from number_words import SOURCE, TARGET, write_numbers
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +104,62 @@ def test_a_run_is_resumed_by_another_number_of_processes(two: Trials, before: in
     assert f"was saved by {before} processes and is resumed by {after}" in " ".join(done.out.split())
     last = max(checkpoints(two.folder(output)).items())[1]
     assert [path.name for path in method_files(last)] == [method_file(rank, after) for rank in range(after)]
+
+
+# ---- translation
+
+
+class Translations:
+    """``advreg train --task translation`` in two processes: a run of seconds that learns little."""
+
+    def __init__(self, advreg: CommandServer, home: Path) -> None:
+        self.advreg, self.home = advreg, home
+        folder = write_numbers(home / "numbers", train=60, valid=10, test=10)
+        self.arguments = (
+            "train", "--task", "translation", "--data", folder, "--source", SOURCE, "--target", TARGET, "--model",
+            "transformer-small", "--vocabulary", 55, "--max-ratio", 3, "--max-tokens", 128, "--update-tokens", 200,
+            "--method", "arch", "--refresh-every", 2, "--cache-fraction", 0.5, "--epochs", 3, "--seed", 3, "--beam", 2,
+            "--tokenised", "yes", "--set", "use_cpu=true",
+        )  # fmt: skip
+
+    def __call__(self, output: str, *more: str, ranks: int = 2, **fault: Any) -> Done:
+        return self.advreg(*self.arguments, "--output", output, *more, cwd=self.home, ranks=ranks, **fault)
+
+    def record(self, output: str) -> records.RunRecord:
+        return records.load(self.home / output / "arch-seed3" / "record.json")
+
+    def weights(self, output: str) -> dict[str, Tensor]:
+        return load_file(self.home / output / "arch-seed3" / "model" / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_translation_in_two_processes_speaks_once_shares_the_updates_and_survives_a_kill(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    run = Translations(advreg, tmp_path)
+    alone, whole = run("alone", ranks=1), run("whole")
+    assert (alone.code, whole.code) == (0, 0), whole.err
+    assert whole.out.count("test scores, mean ± sd over seeds") == 1
+    assert whole.out.count("in each of 2 processes") == 2
+    assert whole.out.count("each run's record.json") == 1
+    one, two = run.record("alone"), run.record("whole")
+    assert two.training.more["processes"] == 2
+    steps, steps_alone = two.outcome.timing["steps"], one.outcome.timing["steps"]
+    assert steps == pytest.approx(steps_alone, abs=3)  # an update has as many tokens; one more or less an epoch
+    assert one.task.details["batches"] > two.task.details["batches"]
+    assert two.outcome.metrics.keys() == one.outcome.metrics.keys()
+    assert len((tmp_path / "whole" / "arch-seed3" / "test.translations.txt").read_text().splitlines()) == 10
+
+    # in the second epoch, which reuses; then in the first step after a resume
+    for struck, count, more in ((1, two.task.details["batches"] + 2, []), (0, 1, ["--resume"])):
+        killed = run("broken", *more, fault={"kind": "step", "count": count}, struck=struck)
+        assert killed.code == -signal.SIGKILL
+        assert killed.codes[1 - struck] != -signal.SIGKILL
+    again = run("broken", "--resume")
+    assert again.code == 0, again.err
+    assert "arch-seed3: resumed from step" in again.out
+    assert unequal(run.weights("whole"), run.weights("broken")) == []
+    assert run.record("broken").outcome.metrics == two.outcome.metrics
 
 
 @pytest.mark.slow

@@ -72,12 +72,6 @@ def test_two_processes_print_once_write_one_record_each_run_and_resume(
     assert "arch-seed1: resumed from step 10" in one.stdout
 
 
-def test_translation_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    found = torchrun(tmp_path, "--task", "translation", "--data", str(tmp_path), "--source", "en", "--target", "de")
-    assert found.returncode != 0
-    assert "--task translation runs in one process, got 2; start it without torchrun" in found.stderr
-
-
 USER_SCRIPT = """
 from pathlib import Path
 from tiny_runs import tiny_trainer

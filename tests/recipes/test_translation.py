@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from advreg import health
 from advreg import record as records
 from advreg.hf.subwords import Subwords
-from advreg.hf.translator import Translator
+from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
 from advreg.recipes.settings import SettingsError
@@ -178,6 +178,31 @@ def test_neighbours_may_be_found_by_another_models_embeddings(settings: Translat
 def a_plan(settings: TranslationSettings, folder: Path) -> Plan:
     prepared = prepare_data(settings, load_parallel(settings), folder, lambda text: None)
     return Plan(settings, prepared, settings.methods[0], settings.seeds[0], folder / "run")
+
+
+def test_weights_spread_over_processes_are_refused(
+    settings: TranslationSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = TranslationTrainer(make_job(a_plan(settings, tmp_path)))
+    trainer.is_fsdp_enabled = True
+    monkeypatch.setattr(type(trainer.accelerator), "is_fsdp2", True)
+    with pytest.raises(ValueError, match=r"fsdp must be off for translation: .*; train under DDP"):
+        trainer.train()
+
+
+def test_updates_have_as_many_tokens_whatever_the_number_of_processes(
+    settings: TranslationSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = a_plan(dataclasses.replace(settings, update_tokens=250), tmp_path)
+    alone = make_job(plan)
+    monkeypatch.setattr("advreg.hf.translator.process_count", lambda: 2)
+    monkeypatch.setattr("advreg.recipes.translation.process_count", lambda: 2)
+    shared = make_job(plan)
+    each = [job.batches().target_tokens() * job.fields["gradient_accumulation_steps"] for job in (alone, shared)]
+    assert 2 * each[1] == pytest.approx(each[0], abs=2 * shared.batches().target_tokens())
+    assert sorted(index for rank in (0, 1) for batch in shared.batches(rank) for index in batch) == [
+        *range(len(shared.train))
+    ]
 
 
 def test_batches_are_accumulated_to_the_token_target(settings: TranslationSettings, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.cli.train import leave_card, relative_time
-from advreg.hf.ranks import process_count
+from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
@@ -114,11 +114,6 @@ def train_translation(
         console: to print on.
     """
     settings = read_translation_settings(config, given, training)
-    if process_count() > 1:
-        raise ValueError(
-            f"advreg train --task {settings.task} runs in one process, got {process_count()}; start it without "
-            "torchrun, or train in Python with advreg.hf.batching.TokenBudgetTrainer, which runs in many"
-        )
     folder = choose_folder(settings, resume)
     quiet_libraries()
     notices = Notices(console)
@@ -131,7 +126,7 @@ def train_translation(
             progress.update(begun[name], completed=step, total=total, note=note(logs))
 
         done = run_translation(settings, on_step, notices, resume)
-    for record in done:
+    for record in done if is_first_process() else ():
         leave_card(record, folder / record.name / "model")
     console.print(comparison(done))
     console.print(

@@ -25,6 +25,7 @@ from advreg.hf.decoding import Decoding, decode
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
+from advreg.hf.ranks import first_decides, process_count
 from advreg.hf.run import OnStep, Result, report_steps
 from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.survey import survey, to_device
@@ -167,8 +168,9 @@ class TranslationJob:
     neighbours: Path | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def batches(self) -> TokenBatches:
-        return TokenBatches(self.train.lengths, self.max_tokens, self.multiple, self.seed)
+    def batches(self, rank: int = 0) -> TokenBatches:
+        """Those of one process; all processes have as many."""
+        return TokenBatches(self.train.lengths, self.max_tokens, self.multiple, self.seed, rank, process_count())
 
     def collator(self) -> PairCollator:
         return PairCollator(self.model.config.pad_token_id, self.model.config.decoder_start_token_id, self.multiple)
@@ -184,11 +186,8 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
         self.job = job
         self.snapshots = job.snapshots()
         arguments = training_arguments(job.folder, job.precision, job.fields)
-        batches = TokenBatches(
-            job.train.lengths, job.max_tokens, job.multiple, job.seed, arguments.process_index, arguments.world_size
-        )
         super().__init__(
-            batches=batches,
+            batches=job.batches(arguments.process_index),
             model=job.model,
             args=arguments,
             train_dataset=job.train,
@@ -198,16 +197,31 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             site=job.site,
         )
 
+    def _refuse_sharding(self) -> None:
+        super()._refuse_sharding()
+        if self.is_fsdp_enabled:
+            raise ValueError(
+                "fsdp must be off for translation: one process decodes at a validation, and needs all weights; train "
+                "under DDP"
+            )
+
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **_: Any
     ) -> dict[str, float]:
-        """Loss of the validation pairs and scores of their translations; the weights of now are kept for a while."""
+        """Loss of the validation pairs and scores of their translations; the weights of now are kept for a while.
+
+        The first of many processes does it, and the others wait for what comes out.
+        """
         job = self.job
         pairs = job.valid if eval_dataset is None else eval_dataset
         translator = Translator(self.model, job.subwords, job.decoding)
-        with kept_randomness():
-            found = {"loss": pair_loss(self.model, pairs, job.collator(), job.max_tokens)}
-            found |= job.score(translator.translate(job.valid_lines)) if job.valid_lines else {}
+
+        def judged() -> dict[str, float]:
+            with kept_randomness():
+                found = {"loss": pair_loss(self.model, pairs, job.collator(), job.max_tokens)}
+                return found | (job.score(translator.translate(job.valid_lines)) if job.valid_lines else {})
+
+        found = first_decides(judged)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -282,12 +296,12 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     """
     trainer = TranslationTrainer(job)
     report_steps(trainer, on_step)
-    checkpoint = last_whole_checkpoint(job.folder) if resume else None
+    checkpoint = first_decides(lambda: last_whole_checkpoint(job.folder)) if resume else None
     step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
-    trainer.snapshots.forget_after(step)
+    first_decides(lambda: trainer.snapshots.forget_after(step))
     forget_peak()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.state.global_step not in trainer.snapshots.scores():
+    if first_decides(lambda: trainer.state.global_step not in trainer.snapshots.scores()):
         trainer.evaluate()
     sides = {"encoder": job.subwords.source, "decoder": job.subwords.target}
     save_health(trainer, job.folder, lambda stream, ids: sides[stream].names(ids))

@@ -17,6 +17,7 @@ from advreg.hf.arguments import training_arguments
 from advreg.hf.batching import Pairs
 from advreg.hf.decoding import Decoding
 from advreg.hf.injection import find_sites
+from advreg.hf.ranks import first_decides, is_first_process, process_count
 from advreg.hf.run import Result, device_name
 from advreg.hf.subwords import SPECIAL, Subwords, learn_subwords
 from advreg.hf.translator import (
@@ -99,7 +100,7 @@ def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path
     for name, text in data.splits.items():
         if text.dropped:
             notice(f"{text.dropped:,} of {len(text) + text.dropped:,} {name} pairs had an empty side and were dropped")
-    subwords = _subwords(settings, data, folder)
+    subwords = first_decides(lambda: _subwords(settings, data, folder))
     text = data.splits[TRAIN]
     source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
     lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
@@ -186,6 +187,12 @@ def run_translation(
 
 def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL."""
+    if process_count() > 1:  # they meet, as they will for training, so that one of them can choose for all
+        training_arguments(Path("runs"), settings.precision, settings.training)
+    return first_decides(lambda: _chosen_folder(settings, resume))
+
+
+def _chosen_folder(settings: TranslationSettings, resume: bool) -> Path:
     folder = (
         Path(settings.output) if settings.output is not None else Path("runs") / f"{settings.task}-{settings.model}"
     )
@@ -198,25 +205,28 @@ def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
     """Carry a plan out, or read its record if it was finished before."""
-    if resume and (done := finished(plan.name, plan.folder, plan.facts())) is not None:
+    facts = plan.facts()
+    if resume and (done := first_decides(lambda: finished(plan.name, plan.folder, facts))) is not None:
         notice(f"{plan.name}: finished before, not repeated")
         return done
     job = make_job(plan)
-    agree(plan.name, plan.folder, plan.facts(), resume)
-    if plan.subwords_folder is not None:
+    first_decides(lambda: agree(plan.name, plan.folder, facts, resume))
+    if plan.subwords_folder is not None and is_first_process():
         _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
     record = begin_record(plan, job)
     notice(_batches_note(record))
     try:
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
-        scores = judge_model(plan, job)
+        scores = first_decides(lambda: judge_model(plan, job))
     except Exception as error:
-        record.fail(error).save(plan.folder / RECORD_FILE)
+        if is_first_process():
+            record.fail(error).save(plan.folder / RECORD_FILE)
         raise
     if result.resumed_from is not None:
         notice(f"{plan.name}: resumed from step {result.resumed_from}")
     record = finish_record(record, job, result, scores)
-    record.save(plan.folder / RECORD_FILE)
+    if is_first_process():
+        record.save(plan.folder / RECORD_FILE)
     return record
 
 
@@ -271,12 +281,13 @@ def validation_lines(text: Bitext, count: int) -> tuple[list[str], list[str]]:
 def training_fields(settings: TranslationSettings, job: TranslationJob, seed: int) -> dict[str, Any]:
     """TrainingArguments of a job; what the user set by name wins."""
     batches = job.batches()
-    accumulated = min(max(1, round(settings.update_tokens / batches.target_tokens())), len(batches))
+    tokens = batches.target_tokens() * process_count()  # of a batch in every process
+    accumulated = min(max(1, round(settings.update_tokens / tokens)), len(batches))
     updates = -(-len(batches) // accumulated)  # of an epoch
     every = settings.validate_every * updates
     fields = {
         "num_train_epochs": settings.epochs,
-        "per_device_train_batch_size": max(1, round(len(job.train) / len(batches))),  # for the record; not used
+        "per_device_train_batch_size": max(1, round(len(job.train) / len(batches) / process_count())),  # not used
         "gradient_accumulation_steps": accumulated,
         "learning_rate": settings.learning_rate,
         "lr_scheduler_type": "inverse_sqrt",
@@ -300,6 +311,8 @@ def training_fields(settings: TranslationSettings, job: TranslationJob, seed: in
         "disable_tqdm": True,
         "dataloader_pin_memory": device_name() != "cpu",
     }
+    if process_count() > 1:
+        fields["log_level_replica"] = "error"  # the Trainer would have all others but the first speak again
     return {**fields, **settings.training}
 
 
@@ -378,6 +391,7 @@ def begin_record(plan: Plan, job: TranslationJob) -> records.RunRecord:
             more={
                 **{name: value for name, value in job.fields.items() if isinstance(value, str | int | float | bool)},
                 **{name: value for name, value in settings.facts().items() if isinstance(value, str | int | float)},
+                **({"processes": process_count()} if process_count() > 1 else {}),
             },
         ),
         device=device_name(),
@@ -386,11 +400,12 @@ def begin_record(plan: Plan, job: TranslationJob) -> records.RunRecord:
 
 def _batches_note(record: records.RunRecord) -> str:
     details = record.task.details
-    accumulated = record.training.more["gradient_accumulation_steps"]
+    accumulated, processes = record.training.more["gradient_accumulation_steps"], process_count()
+    each = f" in each of {processes} processes" if processes > 1 else ""
     return (
-        f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch, "
-        f"{details['padding']['both']:.1%} of the positions padding; batches an update: {accumulated}, "
-        f"{accumulated * details['target_tokens_per_batch']:,.0f} target tokens"
+        f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch{each}, "
+        f"{details['padding']['both']:.1%} of the positions padding; batches an update{each}: {accumulated}, "
+        f"{accumulated * processes * details['target_tokens_per_batch']:,.0f} target tokens"
     )
 
 
@@ -402,7 +417,8 @@ def finish_record(record: records.RunRecord, job: TranslationJob, result: Result
         prefix = "" if name == main else f"{name}_"
         metrics |= {f"{prefix}{score}": value for score, value in scores.metrics().items()}
         metrics[f"{prefix}loss"] = judged.losses[name]
-    tokens = record.task.details["target_tokens_per_batch"] * job.fields["gradient_accumulation_steps"]
+    batches = job.fields["gradient_accumulation_steps"] * process_count()
+    tokens = record.task.details["target_tokens_per_batch"] * batches
     details = {
         **record.task.details,
         "scored": main,
