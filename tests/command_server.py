@@ -139,10 +139,10 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
 
         return whole_step(self, task, batch, clock, struck if seen == count else backward, update)
 
-    def save(method: Any, folder: Path, tally: Any = None) -> None:
+    def save(method: Any, folder: Path, *more: Any) -> None:
         nonlocal seen
         seen += 1
-        whole_save(method, folder, tally)
+        whole_save(method, folder, *more)
         if seen == count:
             file = folder / "advreg_method.safetensors"
             os.truncate(file, file.stat().st_size // 2)
