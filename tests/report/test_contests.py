@@ -96,7 +96,7 @@ def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so
     record = study_record([70.0], [71.0], [80.0])
     replace(record, status="interrupted", variants=record.variants[::-1]).save(tmp_path / "study")
     save(tmp_path / "study" / "arch" / "default" / "seed-0", made_up())
-    save(tmp_path / "loose", made_up())
+    save(tmp_path / "loose", made_up(seed=5))
     study, loose = contests(gather([tmp_path]), main_metrics)
     assert (study.title, loose.title) == ("Study of ARCH on RTE with tiny", "Runs of small")
     assert [[run.folder.name for run in each.runs.values()] for each in (study, loose)] == [["seed-0"], ["loose"]]
