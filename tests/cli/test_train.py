@@ -170,3 +170,11 @@ def test_a_card_does_not_name_what_the_hub_does_not_know(
 def test_a_run_without_a_model_has_no_card(tmp_path: Path) -> None:
     leave_card(record("arch", 1), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_processes_one_leaves_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(FileNotFoundError):
+        carded(tmp_path, "small")
+    monkeypatch.setenv("RANK", "0")
+    assert "ARCH" in carded(tmp_path, "small")

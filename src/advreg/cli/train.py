@@ -13,6 +13,7 @@ from rich.table import Table
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.hf.architectures import PRESETS
 from advreg.hf.models import SCRATCH, SHORTHANDS
+from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.methods import registry
 from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
@@ -62,8 +63,8 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
 
 
 def leave_card(record: RunRecord, folder: Path) -> None:
-    """Put a card into a model's folder, unless somebody's own is there."""
-    if folder.is_dir():
+    """Put a card into a model's folder, unless somebody's own is there; of many processes one does."""
+    if is_first_process() and folder.is_dir():
         main = main_metrics(record.task.name, record.outcome.metrics)
         write_card(folder, card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)))
 
