@@ -179,5 +179,5 @@ def test_a_killed_worker_costs_one_run_which_the_next_command_makes(model: Path,
     again = start(tmp_path, command)
     printed, _ = again.communicate(timeout=240)
     assert again.returncode == 0, printed
-    assert "1 runs to make" in printed
+    assert "1 run to make" in printed
     assert len(run_files(tmp_path / "out")) == 4
