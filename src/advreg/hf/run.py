@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from advreg.hf.arguments import training_arguments
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.health import forget_peak, save_health
-from advreg.hf.ranks import first_decides
+from advreg.hf.ranks import first_decides, process_count
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.methods.base import Method
 
@@ -156,3 +156,18 @@ def quiet_libraries() -> None:
 def device_name() -> str:
     """The accelerator in use, or the word cpu."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def usual_fields(seed: int) -> dict[str, Any]:
+    """TrainingArguments of every run of ours: its seed, two checkpoints kept, and nothing printed by the Trainer."""
+    fields: dict[str, Any] = {
+        "seed": seed,
+        "data_seed": seed,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device_name() != "cpu",
+    }
+    if process_count() > 1:
+        fields["log_level_replica"] = "error"  # the Trainer would have all others but the first speak again
+    return fields

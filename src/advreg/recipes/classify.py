@@ -15,7 +15,7 @@ from advreg.hf.encode import encode, longest_input, padding_collator
 from advreg.hf.injection import find_sites
 from advreg.hf.models import load_classifier, load_tokenizer
 from advreg.hf.ranks import first_decides, is_first_process, process_count
-from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune
+from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune, usual_fields
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
@@ -178,20 +178,12 @@ def training_fields(plan: Plan, samples: int) -> dict[str, Any]:
         "learning_rate": settings.peak_learning_rate,
         "warmup_steps": settings.warmup,  # below 1 a share of the steps, which accumulation and max_steps change
         "lr_scheduler_type": "linear",
-        "seed": plan.seed,
-        "data_seed": plan.seed,
         "logging_steps": max(1, steps // _LOGS_PER_RUN),
         "eval_strategy": "steps",
         "eval_steps": max(1, steps // _EVALUATIONS_PER_RUN),
         "save_strategy": "epoch",
-        "save_total_limit": 2,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "dataloader_pin_memory": device_name() != "cpu",
     }
-    if process_count() > 1:
-        fields["log_level_replica"] = "error"  # the Trainer would have all others but the first speak again
-    return {**fields, **settings.training}
+    return {**usual_fields(plan.seed), **fields, **settings.training}
 
 
 def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:

@@ -22,6 +22,7 @@ from advreg.recipes.compare_record import (
     CompareRecord,
     Status,
     load,
+    recorded,
     score_of,
     seconds_of,
     wall_seconds,
@@ -215,15 +216,7 @@ class Comparison:
 
     def run(self, runner: Runner, watcher: Watcher) -> CompareRecord:
         """Do what is left; the record is in the folder at every moment from here on."""
-        self.record("running").save(self.folder)
-        try:
-            runner.run(self._first, watcher, self._after)
-        except KeyboardInterrupt:
-            self.record("interrupted").save(self.folder)
-            raise
-        record = self.record("finished")
-        record.save(self.folder)
-        return record
+        return recorded(self.record, self.folder, lambda: runner.run(self._first, watcher, self._after))
 
     def _after(self, ended: Ended) -> list[Job]:
         """Take a result in; returns the runs it makes possible."""

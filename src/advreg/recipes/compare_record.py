@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from advreg.record import RecordError, RunRecord, later, load_as, save_as, stays_inside
 
@@ -175,3 +175,25 @@ def wall_seconds(run: RunRecord) -> float:
     if run.finished is None:
         return 0.0
     return (datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)).total_seconds()
+
+
+class Saved(Protocol):
+    """A record that can be put into a folder."""
+
+    def save(self, folder: Path) -> Any: ...
+
+
+R = TypeVar("R", bound=Saved)
+
+
+def recorded(record: Callable[[Status], R], folder: Path, work: Callable[[], object]) -> R:
+    """Do the work; the record is in the folder at every moment from here on, and says whether the user stopped it."""
+    record("running").save(folder)
+    try:
+        work()
+    except KeyboardInterrupt:
+        record("interrupted").save(folder)
+        raise
+    done = record("finished")
+    done.save(folder)
+    return done

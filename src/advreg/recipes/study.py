@@ -14,7 +14,7 @@ from typing import Any
 
 from advreg.hf.injection import InjectionError
 from advreg.recipes.bases import shown
-from advreg.recipes.compare_record import ComparedTask, Status, score_of, seconds_of
+from advreg.recipes.compare_record import ComparedTask, Status, recorded, score_of, seconds_of
 from advreg.recipes.jobs import Environment, TrainRun
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
 from advreg.recipes.settings import SettingsError
@@ -110,15 +110,7 @@ class Study:
 
     def run(self, runner: Runner, watcher: Watcher) -> StudyRecord:
         """Do what is left; the record is in the folder at every moment from here on."""
-        self.record("running").save(self.folder)
-        try:
-            runner.run(self._jobs, watcher, self._after)
-        except KeyboardInterrupt:
-            self.record("interrupted").save(self.folder)
-            raise
-        record = self.record("finished")
-        record.save(self.folder)
-        return record
+        return recorded(self.record, self.folder, lambda: runner.run(self._jobs, watcher, self._after))
 
     def _after(self, ended: Ended) -> list[Job]:
         """Take a result in; it makes no further run possible."""

@@ -18,7 +18,7 @@ from advreg.hf.batching import Pairs
 from advreg.hf.decoding import Decoding
 from advreg.hf.injection import find_sites
 from advreg.hf.ranks import first_decides, is_first_process, process_count
-from advreg.hf.run import Result, device_name
+from advreg.hf.run import Result, device_name, usual_fields
 from advreg.hf.subwords import SPECIAL, Subwords, learn_subwords
 from advreg.hf.translator import (
     TranslationJob,
@@ -299,21 +299,13 @@ def training_fields(settings: TranslationSettings, job: TranslationJob, seed: in
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.clip_norm,
         "label_smoothing_factor": settings.label_smoothing,
-        "seed": seed,
-        "data_seed": seed,
         "logging_steps": max(1, updates * settings.epochs // _LOGS_PER_RUN),
         "eval_strategy": "steps",
         "eval_steps": every,
         "save_strategy": "steps",
         "save_steps": every,
-        "save_total_limit": 2,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "dataloader_pin_memory": device_name() != "cpu",
     }
-    if process_count() > 1:
-        fields["log_level_replica"] = "error"  # the Trainer would have all others but the first speak again
-    return {**fields, **settings.training}
+    return {**usual_fields(seed), **fields, **settings.training}
 
 
 # ---- scores

@@ -32,15 +32,22 @@ _PARALLEL_FIELDS = (
 class Workload(ABC):
     """A task's data; made by :func:`load_workload`."""
 
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """Name of the data."""
+    data: TextData | ParallelData
 
     @property
-    @abstractmethod
+    def title(self) -> str:
+        """Name of the data."""
+        return self.data.name
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a user should be told of them."""
+        return self.data.notes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all samples."""
+        return self.data.fingerprint()
 
     @property
     @abstractmethod
@@ -56,11 +63,6 @@ class Workload(ABC):
     @abstractmethod
     def scored_on(self) -> str:
         """The set that they are taken on."""
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Of all samples."""
 
     @abstractmethod
     def held_out(self, share: float, seed: int) -> Workload:
@@ -82,14 +84,6 @@ class Texts(Workload):
     data: TextData
 
     @property
-    def title(self) -> str:
-        return self.data.name
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.data.notes
-
-    @property
     def sizes(self) -> dict[str, int]:
         return {"train": len(self.data.train), "dev": len(self.data.dev)}
 
@@ -102,10 +96,6 @@ class Texts(Workload):
     @property
     def scored_on(self) -> str:
         return "dev"
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return self.data.fingerprint()
 
     def held_out(self, share: float, seed: int) -> Texts:
         return Texts(self.data.held_out(share, seed))
@@ -130,14 +120,6 @@ class Translations(Workload):
     _prepared: dict[str, translation.Prepared] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def title(self) -> str:
-        return self.data.name
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.data.notes
-
-    @property
     def sizes(self) -> dict[str, int]:
         return {name: len(text) for name, text in self.data.splits.items()}
 
@@ -148,10 +130,6 @@ class Translations(Workload):
     @property
     def scored_on(self) -> str:
         return next(iter(self.data.tests()))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return self.data.fingerprint()
 
     def held_out(self, share: float, seed: int) -> Translations:
         return Translations(self.data.held_out(share, seed))
