@@ -22,7 +22,7 @@ FEW = ("--method", "r3f", "--method", "arch", "--method", "smart")
 
 RUNS: dict[str, tuple[str, ...]] = {
     "bert-base.json": (*BERT, "--shape", "32x64", "--method", "r3f", "--method", "arch", "--method", "freelb",
-                       "--method", "smart", "--two-pass", "--rounds", "8"),
+                       "--method", "smart", "--two-pass", "--rounds", "32", "--steps", "5"),
     "bert-base-shapes.json": (*BERT, "--shape", "16x64", "--shape", "64x128", *FEW, "--rounds", "5"),
     "bert-base-large.json": (*BERT, "--shape", "256x128", *FEW, "--two-pass", "--rounds", "5", "--steps", "5"),
     "tiers.json": (*BERT, "--shape", "32x64", *THREE_TIERS, "--reuse-only", "--rounds", "14"),
@@ -30,9 +30,10 @@ RUNS: dict[str, tuple[str, ...]] = {
     "translation.json": (*BENCH, "--model", "transformer-base", "--shape", "256x32", *FEW,
                          "--method", "arch:share_last_pass=true", "--method", "arch:refresh=sweep", "--rounds", "6"),
     "peers.json": (*BERT, "--shape", "32x64", "--peers", "--method", "arch", "--method", "smart",
-                   "--method", "smart:ascent_steps=1", "--rounds", "6"),
+                   "--method", "smart:ascent_steps=1", "--rounds", "16"),
     "dataset-size.json": ("experiments/dataset_size.py", "OUT", "--model", "bert-base", "--shape", "32x64",
-                          "--precision", "bf16", "--samples", "10000", "100000", "1000000", "--rounds", "8"),
+                          "--precision", "bf16", "--samples", "10000", "100000", "1000000", "--rounds", "24",
+                          "--steps", "5"),
     "compiled.json": (*BERT, "--shape", "32x64", "--compile", *FEW, "--rounds", "6"),
     "graphs.json": (*BENCH, "--model", "minilm", "--shape", "32x64", "--compile", "--compile-mode", "reduce-overhead",
                     "--method", "r3f", "--method", "arch", "--reuse-only", "--rounds", "6"),

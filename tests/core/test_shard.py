@@ -22,6 +22,7 @@ def test_rows_are_places_among_the_own_samples(size: int, world: int, data: st.D
     shard = Shard(size, data.draw(st.integers(0, world - 1)), world)
     ids = torch.tensor(shard.ids, dtype=torch.int64)
     assert shard.rows(ids).tolist() == list(range(len(shard)))
+    assert shard.ids_at(shard.rows(ids)).tolist() == list(shard.ids)
 
 
 @given(sizes, worlds, st.data())

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,37 @@ def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
         trainer.train()
     assert re.search(r"sample ids (\[.*\])\.", str(caught.value)).group(1) == str(batches)  # type: ignore[union-attr]
     assert len(batches) == 4
+
+
+class BadLoss:
+    """A method whose loss is reported as infinite for one micro-batch, while its gradient is fine."""
+
+    def __init__(self, number: int) -> None:
+        self.method, self.number, self.calls, self.ids = create("standard"), number, 0, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.method, name)
+
+    def step(self, task: Any, batch: Any, *rest: Any) -> Any:
+        report, self.calls = self.method.step(task, batch, *rest), self.calls + 1
+        if self.calls != self.number:
+            return report
+        self.ids = batch["sample_id"].tolist()
+        return replace(report, loss=torch.tensor(torch.inf))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_loss_that_is_not_finite_stops_the_run_whatever_its_gradient_is_and_its_micro_batch_is_named(
+    number: int, tmp_path: Path
+) -> None:
+    method: Any = BadLoss(number)
+    trainer = tiny_trainer(tmp_path, method, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    before = end_of(trainer)
+    with pytest.raises(NonFiniteLossError) as caught:
+        trainer.train()
+    assert str(caught.value).startswith(f"the loss is inf at step 0 (epoch 0), sample ids {method.ids}: task loss")
+    assert len(method.ids) == 2
+    assert same_end(end_of(trainer), before)
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])

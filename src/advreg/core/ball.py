@@ -46,13 +46,13 @@ class Ball:
 
     def unit(self, delta: Perturbation) -> Perturbation:
         """δ / ‖δ‖; a zero stays zero."""
-        return delta.map(lambda values, _: values * inverse(self.size(values)))
+        return delta.scaled(lambda values: inverse(self.size(values)))
 
     def project(self, delta: Perturbation) -> Perturbation:
         """The nearest point of the ball: shrink (l2) or clip (linf) what lies outside."""
         if self.norm == "linf":
             return delta.map(lambda values, _: values.clamp(-self.radius, self.radius))
-        return delta.map(lambda values, _: values * self._shrinkage(self.size(values)))
+        return delta.scaled(lambda values: self._shrinkage(self.size(values)))
 
     def _shrinkage(self, size: Tensor) -> Tensor:
         """min(1, ε / size)."""

@@ -57,6 +57,10 @@ class Perturbation:
         }
         return Perturbation(values, self.masks)
 
+    def scaled(self, factor: Callable[[Tensor], Tensor]) -> Perturbation:
+        """Each stream times ``factor(values)``; a finite factor leaves padding at zero, so nothing has to be wiped."""
+        return Perturbation({stream: value * factor(value) for stream, value in self.values.items()}, self.masks)
+
     def plus(self, other: Perturbation, factor: float = 1.0) -> Perturbation:
         """δ + factor · other."""
         values = {stream: value + factor * other.values[stream] for stream, value in self.values.items()}

@@ -52,3 +52,7 @@ class Shard:
     def rows(self, ids: Tensor) -> Tensor:
         """Where each of its samples stands among its samples, counted from zero."""
         return ids if self.world == 1 else ids.div(self.world, rounding_mode="floor")
+
+    def ids_at(self, rows: Tensor) -> Tensor:
+        """The ids of the samples that stand there."""
+        return rows if self.world == 1 else rows * self.world + self.rank

@@ -89,6 +89,7 @@ class AdversarialMixin(SavingMixin):
         self._epoch = 0
         self._group = 1  # micro-batches of this update
         self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
+        self._reports: list[StepReport] = []  # and what it did
         self._passes_before = PassCount()  # this update
         self._spoilt = False  # is something of this update's gradient not finite?
         self._stop = Stop()
@@ -115,6 +116,8 @@ class AdversarialMixin(SavingMixin):
                 "that skips would leave the others waiting for its gradient"
             )
         self._refuse_sharding()
+        if self.on_non_finite == "stop":
+            self.args.logging_nan_inf_filter = False  # nothing is left for it to find, and it waits for the GPU
         if self.args.gradient_checkpointing:
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
@@ -265,7 +268,7 @@ class AdversarialMixin(SavingMixin):
     def _begin_step(self) -> None:
         """An update begins, with the first of its micro-batches."""
         self._mark_step()
-        self._taken, self._spoilt, self._passes_before = [], False, replace(self.passes)
+        self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         model.train()
@@ -286,7 +289,10 @@ class AdversarialMixin(SavingMixin):
             return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        if self._is_finite(report, batch):
+        if self.on_non_finite == "skip" and not bool(torch.isfinite(report.loss)):
+            self._spoilt = True
+        else:
+            self._reports.append(report)
             self._measure(report)
         return report.loss.detach().to(self.args.device)
 
@@ -369,35 +375,38 @@ class AdversarialMixin(SavingMixin):
         self.model.zero_grad()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The norm of an update's gradient, before which it is decided whether there is an update."""
+        """The norm of an update's gradient, before which it is decided whether there is an update.
+
+        The losses are looked at here as well: each look makes the host wait for the GPU.
+        """
+        losses = [report.loss.float() for report in self._reports]
+        finite = torch.isfinite(torch.stack(losses)).all() if losses else True
         norm = super()._get_grad_norm(model, grad_norm)
-        if self._spoilt or not (self.args.fp16 or math.isfinite(norm)):
+        if self._spoilt or not (self.args.fp16 or math.isfinite(norm)) or not bool(finite):
             self._refuse_update(float(norm))
         return norm
 
     def _refuse_update(self, norm: float) -> None:
-        place = self._place(*self._taken)
         if self.on_non_finite == "stop":
+            self._refuse_losses()
             raise NonFiniteLossError(
-                f"the gradient's norm is {norm} at {place}. Neither the weights nor the last checkpoint were changed. "
-                "Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+                f"the gradient's norm is {norm} at {self._place(*self._taken)}. Neither the weights nor the last "
+                "checkpoint were changed. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
             )
         self._spoilt = True
         self.skipped += 1
         self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
+        place = self._place(*self._taken)
         logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
 
-    def _is_finite(self, report: StepReport, batch: Batch) -> bool:
-        if bool(torch.isfinite(report.loss)):
-            return True
-        if self.on_non_finite == "skip":
-            self._spoilt = True
-            return False
-        raise NonFiniteLossError(
-            f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
-            f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
-            "radius, or train in bf16 or fp32"
-        )
+    def _refuse_losses(self) -> None:
+        for batch, report in zip(self._taken, self._reports, strict=True):
+            if not bool(torch.isfinite(report.loss)):
+                raise NonFiniteLossError(
+                    f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, "
+                    f"penalty {_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, "
+                    "the weight or the radius, or train in bf16 or fp32"
+                )
 
     def _place(self, *batches: Batch) -> str:
         ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]

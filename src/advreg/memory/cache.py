@@ -189,8 +189,8 @@ class PerturbationCache:
             at_once: wait for the check; else a GPU's answer is looked at in the next step, or by :meth:`settle`.
         """
         near = ids.to(self.device)
-        fits = self.shard.owns(near)
         rows = self.shard.rows(near).clamp(0, len(self.shard) - 1)
+        fits = self.shard.ids_at(rows) == near
         for stream, mask in like.masks.items():
             fits = fits & (mask.sum(1) == self.sample_lengths[stream][rows])
         self._check.put(fits.all(), lambda: self._require_data(ids, like.masks))

@@ -18,9 +18,9 @@ class LateCheck:
     """
 
     def __init__(self) -> None:
+        self._flag: Tensor | None = None  # on the host, where the answer arrives
         self._arrived: Any = None
-        self._flag: Tensor | None = None
-        self._complain: Callable[[], None] = lambda: None
+        self._complain: Callable[[], None] | None = None  # there is an answer under way
 
     def put(self, fine: Tensor, complain: Callable[[], None]) -> None:
         """Call ``complain``, which raises, unless ``fine``; for a flag on a GPU not now but soon."""
@@ -29,16 +29,18 @@ class LateCheck:
             if not bool(fine):
                 complain()
             return
-        self._flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(fine, non_blocking=True)
-        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        if self._flag is None:
+            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._flag.copy_(fine, non_blocking=True)
         self._arrived.record()
         self._complain = complain
 
     def settle(self) -> None:
         """Look at the answer that is under way, if there is one; waits for no later work than it was put behind."""
-        flag, self._flag = self._flag, None
-        if flag is None:
+        complain, self._complain = self._complain, None
+        if complain is None:
             return
         self._arrived.synchronize()
-        if not bool(flag):
-            self._complain()
+        if not bool(self._flag):
+            complain()

@@ -424,5 +424,5 @@ class NeighbourIndex:
             else:
                 written = (lender.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
                 mean = (means * written).sum(1) / written.sum(1).clamp_min(1)
-            values[stream] = zeros + mean.to(zeros.device, zeros.dtype)[:, None, :]
-        return Perturbation(values, like.masks).map(lambda value, _: value)
+            values[stream] = mean.to(zeros.device, zeros.dtype)[:, None, :] * like.masks[stream][..., None]
+        return Perturbation(values, like.masks)
