@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,11 +123,37 @@ def test_standard_updates_as_the_stock_trainer_does(family: str, smoothing: floa
             tmp_path, None, family, model, kind=kind, given=optimizer, max_steps=3, label_smoothing_factor=smoothing
         )
         trainer.train()
-        found.append((weights(trainer), [line["loss"] for line in logs_of(trainer)]))
-    (theirs, their_losses), (ours, our_losses) = found
+        found.append((weights(trainer), [line["loss"] for line in logs_of(trainer)], trainer.state.total_flos))
+    (theirs, their_losses, their_work), (ours, our_losses, our_work) = found
+    assert our_work == their_work > 0
     assert our_losses == pytest.approx(their_losses, rel=1e-4)
     assert all(torch.allclose(ours[name], value, atol=1e-6) for name, value in theirs.items())
     assert not same(theirs, dict(tiny(family, dropout=0.1).named_parameters()))
+
+
+def test_parameters_are_counted_once_and_modules_set_to_training_when_they_were_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("bert")
+    calls = Counter[str]()
+    for name in ("num_parameters", "train"):
+        its = getattr(model, name)
+        monkeypatch.setattr(model, name, lambda *a, its=its, name=name, **k: (calls.update([name]), its(*a, **k))[1])
+    seen: list[bool] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen.append(all(module.training for module in model.modules()))
+            if state.global_step == 1:
+                model.eval()  # as an evaluation leaves it
+
+    trainer = trainer_of(
+        tmp_path, model=model, given={"callbacks": [Watch()]}, max_steps=8, per_device_train_batch_size=1
+    )
+    trainer.train()
+    assert seen == [True] * 8
+    assert calls["num_parameters"] == 1
+    assert calls["train"] < 5
 
 
 def test_every_stock_argument_is_taken(tmp_path: Path) -> None:

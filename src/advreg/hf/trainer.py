@@ -94,6 +94,7 @@ class AdversarialMixin(SavingMixin):
         self._spoilt = False  # is something of this update's gradient not finite?
         self._stop = Stop()
         self._leaving = False
+        self._operations_per_token: int | None = None
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
@@ -271,7 +272,8 @@ class AdversarialMixin(SavingMixin):
         self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        model.train()
+        if not model.training:  # to go through all modules in every step would take a twentieth of a small one's time
+            model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         batch = dict(self._prepare_inputs(inputs))
@@ -427,6 +429,14 @@ class AdversarialMixin(SavingMixin):
         if self._leaving and self.args.save_strategy == "no":
             self._stop.leave()
         control.should_save = control.should_save or self._leaving
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """What the stock Trainer says; it would count the model's parameters anew in every step."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        tokens = inputs[name].numel() if name in inputs else 0
+        if tokens and self._operations_per_token is None:
+            self._operations_per_token = super().floating_point_ops(inputs) // tokens
+        return tokens * (self._operations_per_token or 0)
 
     # ---- evaluation
 
