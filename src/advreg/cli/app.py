@@ -133,10 +133,12 @@ def compare(
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never on dev; what is
     given as a flag is not tuned. The same command goes on with a comparison that was stopped.
     """
-    from advreg.cli.compare import run_comparison, show_table
+    from advreg.cli.compare import run_comparison, show_comparison
+    from advreg.cli.running import Orders
 
+    orders = Orders(jobs, devices, picture)
     if table is not None:
-        show_table(table, picture, console)
+        show_comparison(table, picture, console)
         return
     from advreg.recipes.compare_settings import read_compare
 
@@ -144,7 +146,7 @@ def compare(
     given = {name: value for name, value in {**flags, **several}.items() if value not in (None, [])}
     own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
-    raise typer.Exit(run_comparison(settings, jobs, devices, picture, console))
+    raise typer.Exit(run_comparison(settings, orders, console))
 
 
 @app.command()
@@ -192,9 +194,11 @@ def study(
     Every point is trained with every seed, beside SMART and Standard; what several studies need is trained once. The
     same command goes on with a study that was stopped.
     """
+    from advreg.cli.running import Orders
     from advreg.cli.study import run_study, show_study
     from advreg.recipes import study_settings
 
+    orders = Orders(jobs, devices, picture)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(f"written: {write_grid}; edit it, then advreg study --grid {write_grid}", highlight=False)
@@ -206,7 +210,7 @@ def study(
     lines: Any = [] if baselines == "none" else baselines
     own: dict[str, Any] = {"method": methods, "baselines": lines, "keep_models": keep_models or None}
     settings = study_settings.read_study(config, grid, studies or [], given, parse_assignments(set_ or []), **own)
-    raise typer.Exit(run_study(settings, jobs, devices, picture, console))
+    raise typer.Exit(run_study(settings, orders, console))
 
 
 @app.command()
