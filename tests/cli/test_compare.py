@@ -79,6 +79,8 @@ def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, a
 
 def test_the_same_command_again_repeats_nothing(done: Path, advreg: CommandServer, model: Path, table: Path) -> None:
     before = run_files(done / "out")
+    dry = advreg(*arguments(model, table, done, "--epochs", 1, "--dry-run"), cwd=done)
+    assert dry.out.splitlines()[-1].endswith("0 runs to make, 2 at a time")
     again = advreg(*arguments(model, table, done, "--epochs", 1), cwd=done)
     assert again.code == 0, again.err
     assert "0 runs to make" in again.out

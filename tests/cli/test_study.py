@@ -50,6 +50,8 @@ def test_every_different_setting_is_run_once_with_every_seed(done: Path) -> None
     assert sorted(run_files(done / "out")) == [f"{name}/seed-0" for name in names]
     printed = (done / "printed.txt").read_text()
     assert "3 different settings, 1 seed; model tiny-bert, preset understanding; 3 runs to make, 1 at a time" in printed
+    steps = [records.load(done / "out" / name / "seed-0" / "record.json").outcome.timing["steps"] for name in names]
+    assert f"3 runs to make, 1 at a time: {sum(filter(None, steps)):.0f} steps\n" in printed
     assert "(3 of 3 runs, about 0 s left)" in printed
     assert load(done / "out").status == "finished"
 
@@ -80,6 +82,20 @@ def test_the_same_command_again_repeats_nothing_and_the_record_alone_prints_the_
     assert shown.out.splitlines()[:-1] == printed[printed.index("refresh: refresh.") :].splitlines()[:-1]
     assert (done / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert run_files(done / "out") == before
+
+
+def test_a_dry_run_says_what_is_left_and_leaves_nothing(
+    done: Path, advreg: CommandServer, model: Path, table: Path, tmp_path: Path
+) -> None:
+    ended = advreg(*arguments(model, table, tmp_path, "--dry-run", "--seeds", 2), cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    *_, told, first, second, third = ended.out.splitlines()
+    assert "6 runs to make, 1 at a time: 54 steps" in told  # 60 samples, 20 in a batch, 3 epochs
+    names = ("standard/default", "arch/refresh_every=1", "arch/default")
+    assert [first, second, third] == [f"  {name}: 2 runs of 9 steps" for name in names]
+    assert not (tmp_path / "out").exists()
+    again = advreg(*arguments(model, table, done, "--dry-run"), cwd=done)
+    assert again.out.splitlines()[-1].endswith("0 runs to make, 1 at a time: 0 steps")
 
 
 def test_the_grid_is_written_to_be_edited(advreg: CommandServer, tmp_path: Path) -> None:

@@ -159,6 +159,29 @@ def test_the_config_file_is_that_of_train_and_flags_override_it(tmp_path: Path) 
     assert settings.base.training == {"weight_decay": 0.1}
 
 
+def test_the_config_file_may_hold_the_grid_and_a_grid_that_is_given_wins(tmp_path: Path) -> None:
+    config = written(tmp_path, "epochs = 7\n[grid.mine]\nema = [0.2]\n[grid.wide]\nradius = [3]", "run.toml")
+    assert labels(asked(config=config)) == {"mine": ["0.2"], "wide": ["3"]}
+    assert labels(asked("wide", config=config)) == {"wide": ["3"]}
+    assert labels(asked(config=config, grid=written(tmp_path, "[other]\nema = [0.3]"))) == {"other": ["0.3"]}
+    with pytest.raises(SettingsError, match=r"grid of '.*run\.toml' has no study 'wild' \(did you mean 'wide'\?\)"):
+        asked("wild", config=config)
+
+
+@pytest.mark.parametrize("task", ["multi30k", "mrpc"])
+def test_the_studies_of_the_results_vary_one_thing_at_a_time_around_one_default(task: str) -> None:
+    settings = asked(config=Path(__file__).parents[2] / "experiments" / f"studies-{task}.toml")
+    assert list(labels(settings)) == ["ema", "refresh", "neighbours", "fraction"]
+    assert settings.notes() == []  # no two points come to the same
+    for study in settings.studies:
+        names = [settings.variant("arch", point.changes).name for point in study.points]
+        assert names.count("arch/default") == 1
+    assert (len(settings.variants()), settings.seeds, settings.baselines) == (13, (0, 1, 2), ("smart", "standard"))
+    weights = {variant.settings.method(variant.method).options().get("weight") for variant in
+               settings.variants().values()}  # fmt: skip
+    assert weights == {1.0, None}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

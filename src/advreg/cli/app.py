@@ -115,6 +115,9 @@ def compare(
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")
+    ] = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/compare-TASKS-MODEL")
     ] = None,
@@ -136,7 +139,7 @@ def compare(
     from advreg.cli.compare import run_comparison, show_comparison
     from advreg.cli.running import Orders
 
-    orders = Orders(jobs, devices, picture)
+    orders = Orders(jobs, devices, picture, dry_run)
     if table is not None:
         show_comparison(table, picture, console)
         return
@@ -175,6 +178,9 @@ def study(
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")
+    ] = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/study-TASK-MODEL")
     ] = None,
@@ -185,7 +191,9 @@ def study(
         Path | None,
         typer.Option(help="the picture, as .svg, .png or .pdf (extra: plot)", show_default="study.svg in the folder"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings; flags override it")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any of the settings, and [grid]: what is varied")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")] = None,
     **flags: Any,
 ) -> None:
@@ -198,7 +206,7 @@ def study(
     from advreg.cli.study import run_study, show_study
     from advreg.recipes import study_settings
 
-    orders = Orders(jobs, devices, picture)
+    orders = Orders(jobs, devices, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(f"written: {write_grid}; edit it, then advreg study --grid {write_grid}", highlight=False)

@@ -50,11 +50,13 @@ class Orders:
         jobs: runs side by side; none: one for each GPU.
         devices: GPUs to use, or cpu; none: all.
         picture: file of what is drawn.
+        dry_run: only check it, and say what there is to do.
     """
 
     jobs: int | None = None
     devices: str | None = None
     picture: Path | None = None
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if self.picture is not None:
@@ -87,6 +89,8 @@ def undertake(
     runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
     what = make(say)
     say(announce(what, runner.size))
+    if orders.dry_run:
+        return 0
     display = (_Live if console.is_terminal else _Lines)(console, say, lambda: what.left)
     try:
         with display:

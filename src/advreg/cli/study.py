@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,7 @@ def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
     folder = choose_folder(settings)
     return undertake(
         lambda say: Study(settings, folder, say),
-        lambda study, size: _announcement(settings, study.left, size),
+        lambda study, size: _announcement(settings, study.plan(), size, orders.dry_run),
         lambda: show_study(folder, orders.picture, console),
         folder,
         orders,
@@ -48,12 +49,17 @@ def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
     return not failures(record)
 
 
-def _announcement(settings: StudySettings, left: int, size: int) -> str:
+def _announcement(settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool) -> str:
+    """What is to be done; in full, a line for each of the settings that are left."""
     base = settings.base
+    left = sum(runs for runs, _ in plan.values())
+    steps = sum(runs * each for runs, each in plan.values())
     preset = f", preset {base.preset}" if base.preset else ""
     beside = f" beside {', '.join(settings.baselines)}" if settings.baselines else ""
-    return (
+    told = (
         f"{base.task}: {', '.join(study.name for study in settings.studies)} of {settings.method}{beside}; "
         f"{len(settings.variants())} different settings, {counted(len(settings.seeds), 'seed')}; model "
-        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time"
+        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time: {steps:,} steps"
     )
+    lines = [f"  {name}: {counted(runs, 'run')} of {each:,} steps" for name, (runs, each) in plan.items()]
+    return "\n".join([told, *(lines if in_full else ())])
