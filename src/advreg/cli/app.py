@@ -48,6 +48,18 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def see_only(devices: str | None) -> None:
+    """Let this process, where runs are rehearsed, see the GPUs of its workers: at once, since CUDA looks but once."""
+    if devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "" if devices == "cpu" else "".join(devices.split())
+
+
+Devices = Annotated[
+    str | None,
+    typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False),
+]
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -108,7 +120,7 @@ def compare(
         typer.Option(help="candidates tried per method and task; 0: use settings as they are", show_default="4"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
-    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
+    devices: Devices = None,
     reference: Annotated[
         str | None, typer.Option(help="method that the others are compared with", show_default="arch")
     ] = None,
@@ -139,7 +151,7 @@ def compare(
     from advreg.cli.compare import run_comparison, show_comparison
     from advreg.cli.running import Orders
 
-    orders = Orders(jobs, devices, picture, dry_run)
+    orders = Orders(jobs, picture, dry_run)
     if table is not None:
         show_comparison(table, picture, console)
         return
@@ -174,7 +186,7 @@ def study(
         Path | None, typer.Option(help="train nothing: write the default grid to this new file, to be edited")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
-    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
+    devices: Devices = None,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
     ] = False,
@@ -206,7 +218,7 @@ def study(
     from advreg.cli.study import run_study, show_study
     from advreg.recipes import study_settings
 
-    orders = Orders(jobs, devices, picture, dry_run)
+    orders = Orders(jobs, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(f"written: {write_grid}; edit it, then advreg study --grid {write_grid}", highlight=False)

@@ -25,7 +25,6 @@ MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.25  # of one run
-_CPU = "cpu"
 
 
 class Undertaking(Protocol):
@@ -48,13 +47,11 @@ class Orders:
 
     Args:
         jobs: runs side by side; none: one for each GPU.
-        devices: GPUs to use, or cpu; none: all.
         picture: file of what is drawn.
         dry_run: only check it, and say what there is to do.
     """
 
     jobs: int | None = None
-    devices: str | None = None
     picture: Path | None = None
     dry_run: bool = False
 
@@ -84,7 +81,7 @@ def undertake(
     from advreg.hf.run import quiet_libraries
 
     quiet_libraries()
-    places = find_devices(orders.devices)
+    places = find_devices()
     size = orders.jobs if orders.jobs is not None else max(1, len(places))
     runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
     what = make(say)
@@ -124,10 +121,8 @@ def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
     return list(written)
 
 
-def find_devices(given: str | None) -> list[str]:
-    """The GPUs to use: those given, those this process may see, or none."""
-    if given is not None:
-        return [""] if given == _CPU else split(given)  # no name: a worker that sees no GPU
+def find_devices() -> list[str]:
+    """The GPUs that this process may see."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return split(allowed)
