@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
-from advreg.recipes import study_settings
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study_settings import (
     DEFAULT_GRID,
@@ -228,7 +226,3 @@ def test_a_mistake_in_the_command_is_named(names: list[str], flags: dict[str, An
 def test_one_command_finds_one_folder() -> None:
     assert choose_folder(asked(task="rte", model="models/tiny")) == Path("runs/study-rte-tiny")
     assert choose_folder(asked(output="here")) == Path("here")
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(study_settings).failed == 0
