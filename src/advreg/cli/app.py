@@ -54,10 +54,15 @@ def see_only(devices: str | None) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "" if devices == "cpu" else "".join(devices.split())
 
 
+# what compare and study take alike
+Seeds = Annotated[str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")]
+Jobs = Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")]
 Devices = Annotated[
     str | None,
     typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False),
 ]
+KeepModels = Annotated[bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")]
 
 
 @app.callback()
@@ -112,24 +117,18 @@ def compare(
     methods: Annotated[
         list[str] | None, typer.Option("--methods", help="methods: a,b", show_default="standard,arch")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
-    ] = None,
+    seeds: Seeds = None,
     budget: Annotated[
         int | None,
         typer.Option(help="candidates tried per method and task; 0: use settings as they are", show_default="4"),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
+    jobs: Jobs = None,
     devices: Devices = None,
     reference: Annotated[
         str | None, typer.Option(help="method that the others are compared with", show_default="arch")
     ] = None,
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")
-    ] = False,
+    keep_models: KeepModels = False,
+    dry_run: DryRun = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/compare-TASKS-MODEL")
     ] = None,
@@ -176,23 +175,17 @@ def study(
     baselines: Annotated[
         str | None, typer.Option(help="methods drawn as lines: a,b; or none", show_default="smart,standard")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
-    ] = None,
+    seeds: Seeds = None,
     grid: Annotated[
         Path | None, typer.Option(help="TOML file of what is varied", show_default="the paper's figure, and more")
     ] = None,
     write_grid: Annotated[
         Path | None, typer.Option(help="train nothing: write the default grid to this new file, to be edited")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
+    jobs: Jobs = None,
     devices: Devices = None,
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")
-    ] = False,
+    keep_models: KeepModels = False,
+    dry_run: DryRun = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/study-TASK-MODEL")
     ] = None,
