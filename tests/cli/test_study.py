@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,8 +10,9 @@ import pytest
 
 from advreg import record as records
 from advreg.recipes.study_record import load
-from command_server import CommandServer
+from command_server import CommandServer, start
 from little_tables import sentiment, write_table
+from runner_jobs import wait_for
 
 GRID = """
 [refresh]
@@ -127,3 +130,36 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing(
     assert ended.err.startswith(message)
     assert ended.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def is_halfway(folder: Path, after: int) -> bool:
+    """Are so many runs done, and has another one a whole checkpoint? It has, if there is a second one."""
+    done = {record.parent for record in folder.glob("*/*/*/record.json")}
+    begun = {plan.parent for plan in folder.glob("*/*/*/plan.json")} - done
+    return len(done) >= after and any(len(list(run.glob("checkpoint-*"))) > 1 for run in begun)
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_goes_on_where_it_was_and_ends_alike(model: Path, table: Path, tmp_path: Path) -> None:
+    command = arguments(model, table, tmp_path, "--epochs", 15)
+    whole = start(tmp_path, [*command, "--output", "whole"])
+    assert whole.wait(timeout=240) == 0
+    out = tmp_path / "out"
+    for made in (0, 1):  # in the first run; in the second
+        killed = start(tmp_path, command)
+        wait_for(lambda: is_halfway(out, after=made), 120)  # noqa: B023
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        assert load(out).status == "running"
+    before = run_files(out)
+    last = start(tmp_path, command)
+    printed, _ = last.communicate(timeout=240)
+    assert last.returncode == 0, printed
+    assert "resumed from step" in printed
+    assert before.items() <= run_files(out).items()
+    assert load(out).status == "finished"
+    scores = [
+        {(each.name, run.seed): run.score for each in load(tmp_path / name).variants for run in each.runs}
+        for name in ("whole", "out")
+    ]
+    assert scores[0] == scores[1]
