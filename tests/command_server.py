@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,19 @@ class CommandServer:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(timeout=60)
+
+
+def start(folder: Path, command: Sequence[object]) -> subprocess.Popen[str]:
+    """The command as a shell would start it: with a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "advreg.cli", *map(str, command)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def serve() -> None:

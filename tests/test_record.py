@@ -114,6 +114,7 @@ def records(draw: st.DrawFn) -> RunRecord:
             passes=draw(number_dicts),
             cache_bytes=draw(st.none() | st.integers(0, 10**12)),
             error=draw(texts) if status == "failed" else None,
+            earlier_errors=draw(st.lists(texts, max_size=3)),
         ),
     )
 
@@ -203,6 +204,23 @@ def test_a_failed_run_keeps_what_it_had_and_says_why() -> None:
         status="failed", history=[{"step": 1, "loss": 0.7}], error="FloatingPointError: loss is nan at step 7"
     )
     assert running.outcome.status == "running"
+
+
+def test_a_run_that_is_begun_again_keeps_when_and_why_it_failed_before(tmp_path: Path) -> None:
+    first = begin().fail(OSError("the disk is full"))
+    second = begin().after(first).fail("MemoryError: no more")
+    told = [f"{each.finished}: {each.outcome.error}" for each in (first, second)]
+    assert second.outcome.earlier_errors == told[:1]
+    done = begin().after(second).finish(metrics={"accuracy": 0.9})
+    done.save(tmp_path / "run.json")
+    assert load(tmp_path / "run.json").outcome.earlier_errors == told
+    assert begin().after(begin()).outcome.earlier_errors == []  # it was killed, and could not say why
+
+
+def test_records_from_before_failures_were_kept_are_read() -> None:
+    old = Path(__file__).parents[1] / "results/understanding/minilm/rte/arch/seed-0/record.json"
+    assert "earlier_errors" not in old.read_text(encoding="utf-8")
+    assert load(old).outcome.earlier_errors == []
 
 
 # --- no paths of the machine ------------------------------------------------------------------------------------------

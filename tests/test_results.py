@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from advreg import record as records
+from advreg.recipes.compare_record import score_of
+from advreg.recipes.study_record import Panel, StudiedPoint, StudyRecord
+from report_runs import made_up, save
+from studies import Scores, study_record, variant
 
 ROOT = Path(__file__).parent.parent
 
@@ -92,3 +103,137 @@ def test_a_gain_in_the_search_is_over_standard_with_the_same_seed(tmp_path: Path
     page = understanding.page(tmp_path)
     assert "| standard, dropout 0.1 | 75.0 |" in page
     assert "| r3f, λ 5 | +1.5 (1) |" in page
+
+
+# ---- studies
+
+
+@pytest.fixture(scope="module")
+def studies_page() -> ModuleType:
+    return experiment("studies_page")
+
+
+PANELS = {
+    "ema": {"0": "ema=0", "0.01": "default", "0.1": "ema=0.1"},
+    "refresh": {"5": "refresh_every=5", "15": "default", "once": "refresh_every=none"},
+    "neighbours": {"1": "default", "10": "neighbours=10", "random 1": "neighbour_choice=random"},
+    "fraction": {"0.01": "cache_fraction=0.01", "0.1": "default", "1": "cache_fraction=1"},
+}
+DEFAULT = [38.0, 38.2, 38.4]
+
+
+def write_study(folder: Path, gains: dict[str, list[float]], metric: str = "bleu") -> StudyRecord:
+    """A study of four panels with its runs' records; ``gains`` are points over the default, seed by seed."""
+    scores: dict[str, Scores] = {
+        name: [score + gain for score, gain in zip(DEFAULT, gains.get(name, []), strict=False)]
+        for panel in PANELS.values()
+        for name in panel.values()
+    }
+    scores = {name: [*values, *[None] * (3 - len(values))] for name, values in scores.items()} | {"default": [*DEFAULT]}
+    record = study_record(scores["default"], scores["refresh_every=none"], [37.0, 37.5, 38.0])
+    task = replace(
+        record.task, name="multi30k-en-de", main_metrics=[metric], scored_on="test",
+        settings={"model": "…/tiny", "epochs": 45, "options": {"arch": {"ema": 0.01, "refresh_every": None}}},
+    )  # fmt: skip
+    record = replace(
+        record,
+        task=task,
+        panels=[
+            Panel(name=name, title=f"{name} title", points=[
+                StudiedPoint(label=label, variant=f"arch/{point}") for label, point in points.items()
+            ])
+            for name, points in PANELS.items()
+        ],
+        variants=[record.variants[0], *(variant(f"arch/{name}", values) for name, values in scores.items())],
+        environment={"arguments": ["study", "--jobs", "8"]},
+    )  # fmt: skip
+    record.save(folder)
+    for each in record.variants:
+        for run in each.runs:
+            if run.score is not None:
+                save(folder / run.folder, made_up(each.method, run.seed, metrics={metric: run.score}))
+    return record
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The claims' table: what the paper says, and the last cell."""
+    table = page.partition("## What the paper says")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return {row[0].strip(): row[-1].strip() for row in rows}
+
+
+def test_the_page_on_studies_and_its_pictures_are_made_of_the_records(studies_page: ModuleType, tmp_path: Path) -> None:
+    kept = studies_page.PAGE.read_text(encoding="utf-8") if studies_page.PAGE.exists() else ""
+    assert kept == studies_page.page(studies_page.RECORDS)
+    drawn = {path.name: path.read_bytes() for path in studies_page.draw(studies_page.RECORDS, tmp_path)}
+    assert drawn == {path.name: path.read_bytes() for path in studies_page.PAGE.parent.glob("studies-*.svg")}
+
+
+def test_the_scores_of_the_studies_are_those_of_their_runs(studies_page: ModuleType) -> None:
+    for name, record in studies_page.read(studies_page.RECORDS).items():
+        for run in (run for each in record.variants for run in each.runs if run.score is not None):
+            saved = records.load(studies_page.RECORDS / name / run.folder / "record.json")
+            assert score_of(saved.outcome.metrics, record.task.main_metrics) == pytest.approx(run.score)
+
+
+def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: ModuleType, tmp_path: Path) -> None:
+    gains = {
+        "ema=0": [-0.3, -0.32, -0.28],  # surely worse
+        "ema=0.1": [0.01, -0.01, 0.0],  # surely within 0.3
+        "refresh_every=5": [0.5, 0.52, 0.48],  # surely better, where the paper says worse
+        "refresh_every=none": [-1.0, 1.0, 0.3],  # who knows
+        "neighbours=10": [0.9, 0.91, 0.92],  # surely not within 0.3
+        "neighbour_choice=random": [-8.0, 0.0, 7.0],
+        "cache_fraction=1": [0.2, 0.5, 0.8],
+    }
+    write_study(tmp_path / "multi30k", gains)
+    page = studies_page.page(tmp_path)
+    found = rows_of(page)
+    assert found["without the moving average about 0.3 BLEU are lost"] == ("0.01 minus 0: +0.30 [+0.25, +0.35]; agrees")
+    assert found["α from 0.01 to 0.1 changes nothing"].endswith("; agrees")
+    assert found["too frequent refreshes (T_c = 5, not 15) are worse"].endswith("; disagrees")
+    assert found["caching once is worse"].endswith("; open")
+    assert found["the number of neighbours hardly matters"].endswith("; disagrees")
+    assert found["a random neighbour is worse"].endswith("; open")
+    assert found["1 % cached is nearly as good as 100 %"] == "–"  # nothing is known of 1 %
+    ratio = statistics.stdev([30.0, 38.2, 45.4]) / statistics.stdev(DEFAULT)
+    reach = stats.f.ppf(0.975, 2, 2) ** 0.5
+    assert found["… and varies far more from seed to seed"] == (
+        f"sd of random 1 / sd of 1: {ratio:.1f} [{ratio / reach:.1f}, {ratio * reach:.1f}]; agrees"
+    )
+    assert "27 of 30 runs are done. Scores are bleu on test, in percent. What all runs share: epochs 45." in page
+    assert "Default settings of ARCH: T_c = none, α = 0.01." in page
+    assert "within a margin: 0.3 BLEU" in page
+    assert "\n0.3 on rte, tiny.\n" in page
+    assert "`advreg study --jobs 8`" in page
+    assert "| 0 | 37.9 ± 0.2 | 2.0 | −0.3 [−0.3, −0.3] |" in page.replace("**", "")
+
+
+def test_what_is_alike_depends_on_the_score_and_translation_comes_first(
+    studies_page: ModuleType, tmp_path: Path
+) -> None:
+    gains = {"ema=0.1": [0.5, 0.52, 0.48]}
+    write_study(tmp_path / "a-task", gains, "accuracy")
+    write_study(tmp_path / "b-task", gains)
+    (tmp_path / "c-task").mkdir()
+    study_record([None], [None], [None]).save(tmp_path / "c-task")  # nothing has finished
+    assert list(studies_page.read(tmp_path)) == ["b-task", "a-task"]
+    (row,) = (line for line in studies_page.page(tmp_path).splitlines() if line.startswith("| α from 0.01 to 0.1"))
+    assert [cell.strip().rpartition("; ")[2] for cell in row.split(" | ")[1:]] == ["disagrees", "agrees |"]
+    drawn = studies_page.draw(tmp_path, tmp_path / "pictures")
+    assert [path.name for path in drawn] == ["studies-b-task.svg", "studies-a-task.svg"]
+    assert all("ringed: default settings" in path.read_text() for path in drawn)
+
+
+def test_without_a_finished_run_there_is_no_page(studies_page: ModuleType, tmp_path: Path) -> None:
+    assert studies_page.page(tmp_path) == ""
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.lists(st.floats(0, 100), min_size=2, max_size=6))
+def test_swapping_two_samples_inverts_the_ratio_of_their_deviations(one: list[float], other: list[float]) -> None:
+    ratio_of = experiment("studies_page").deviation_ratio
+    assume(min(statistics.stdev(one), statistics.stdev(other)) > 1e-6)
+    ratio, (low, high) = ratio_of(one, other)
+    back, (least, most) = ratio_of(other, one)
+    assert (ratio, low, high) == pytest.approx((1 / back, 1 / most, 1 / least))
+    assert low < ratio < high

@@ -59,6 +59,7 @@ Status = Literal["running", "finished", "failed"]
 
 _UNEDITED = "records are not edited by hand: restore the file or repeat the run"
 _BLANK_CHECKSUM = "0" * 64
+_LATER = {"later": True}  # marks a field that was thought of later: see later()
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
 
 
@@ -115,7 +116,10 @@ class TrainingInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out: final metrics, history (one dict per log line), seconds, passes and cache size."""
+    """What came out: final metrics, history (one dict per log line), seconds, passes and cache size.
+
+    ``error`` is why the run failed, ``earlier_errors`` when and why earlier attempts at it did, the oldest first.
+    """
 
     status: Status = "running"
     metrics: dict[str, float | None] = field(default_factory=dict)
@@ -124,6 +128,7 @@ class Outcome:
     passes: dict[str, float | None] = field(default_factory=dict)
     cache_bytes: int | None = None
     error: str | None = None
+    earlier_errors: list[str] = field(default_factory=list, metadata=_LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +199,7 @@ class RunRecord:
             timing=dict(timing or {}),
             passes=dict(passes or {}),
             cache_bytes=cache_bytes,
+            earlier_errors=self.outcome.earlier_errors,
         )
         return dataclasses.replace(self, outcome=outcome, finished=now())
 
@@ -202,6 +208,12 @@ class RunRecord:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         outcome = dataclasses.replace(self.outcome, status="failed", error=text)
         return dataclasses.replace(self, outcome=outcome, finished=now())
+
+    def after(self, earlier: RunRecord) -> RunRecord:
+        """The record of the same run, begun again; if the earlier attempt failed, it is kept when and why."""
+        before = earlier.outcome
+        errors = [*before.earlier_errors, *([f"{earlier.finished}: {before.error}"] if before.error else [])]
+        return dataclasses.replace(self, outcome=dataclasses.replace(self.outcome, earlier_errors=errors))
 
     def portable(self, *, keep_paths: bool = False) -> RunRecord:
         """The record as it is written: plain JSON values, finite numbers, no paths of this machine."""
@@ -538,7 +550,7 @@ def _decode_dataclass(cls: Any, value: Any, where: str) -> Any:
 
 def later(default: Any) -> Any:
     """A field that records written before it was thought of do not have; what it was then is the default."""
-    return field(default=default, metadata={"later": True})
+    return field(default=default, metadata=_LATER)
 
 
 def _later(cls: Any) -> set[str]:

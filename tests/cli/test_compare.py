@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 from advreg import record as records
 from advreg.recipes.compare_record import load
-from command_server import CommandServer
+from command_server import CommandServer, start
 from little_tables import sentiment, write_table
 from runner_jobs import is_alive, wait_for
 
@@ -79,6 +77,8 @@ def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, a
 
 def test_the_same_command_again_repeats_nothing(done: Path, advreg: CommandServer, model: Path, table: Path) -> None:
     before = run_files(done / "out")
+    dry = advreg(*arguments(model, table, done, "--epochs", 1, "--dry-run"), cwd=done)
+    assert dry.out.splitlines()[-1].endswith("0 runs to make, 2 at a time")
     again = advreg(*arguments(model, table, done, "--epochs", 1), cwd=done)
     assert again.code == 0, again.err
     assert "0 runs to make" in again.out
@@ -105,19 +105,6 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing(
 
 
 # ---- Ctrl-C and kill, in processes of their own
-
-
-def start(folder: Path, command: Sequence[object]) -> subprocess.Popen[str]:
-    """The command as a shell would start it: with a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "advreg.cli", *map(str, command)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def workers_of(pid: int) -> list[int]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import inspect
 from typing import Any, Literal, get_args, get_origin
 
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from advreg.cli import flags
 from advreg.cli.app import app
 from advreg.cli.flags import option_flags, parse_assignments, setting_flags
 from advreg.methods import OptionInfo, create, describe, registry
@@ -147,7 +145,3 @@ def test_assignments_give_back_what_was_written(values: dict[str, Any]) -> None:
 def test_an_assignment_without_name_or_sign_is_refused(pair: str) -> None:
     with pytest.raises(ValueError, match=f"--set takes NAME=VALUE, got '{pair}'"):
         parse_assignments([pair])
-
-
-def test_the_examples_hold() -> None:
-    assert doctest.testmod(flags).failed == 0

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from advreg.cli import running
+from advreg.cli.app import app
 from advreg.cli.running import _Lines, _Live, find_devices
 from advreg.cli.saying import Notices
 from advreg.recipes.runner import Ended, Job
@@ -37,10 +39,18 @@ def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pyt
     assert "Traceback" not in shown
 
 
-def test_devices_are_those_given_or_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flags", "seen"),
+    [([], ["2", "5"]), (["--devices", "0, 1"], ["0", "1"]), (["--devices", "cpu"], [])],
+)
+@pytest.mark.parametrize("command", ["compare", "study"])
+def test_a_rehearsal_sees_the_devices_of_the_runs_and_no_others(
+    command: str, flags: list[str], seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a GPU cannot tell what is on one; that CUDA is told in time must do."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    assert find_devices(None) == ["2", "5"]
-    assert find_devices("0, 1") == ["0", "1"]
-    assert find_devices("cpu") == [""]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert find_devices(None) == []
+    found: list[list[str]] = []
+    monkeypatch.setattr(f"advreg.cli.{command}.undertake", lambda *_: found.append(find_devices()) or 0)
+    ended = CliRunner().invoke(app, [command, *flags])
+    assert ended.exit_code == 0, ended.output
+    assert found == [seen]

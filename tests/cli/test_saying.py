@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import doctest
 import io
 import logging
 import warnings
 
 from rich.console import Console
 
-from advreg.cli import saying
 from advreg.cli.saying import Notices, bars, logs_above
 
 
@@ -48,7 +46,3 @@ def test_logs_and_warnings_are_printed_above_and_no_longer_afterwards() -> None:
     assert "it is old" in printed(console)
     assert "afterwards" not in printed(console)
     assert warnings.showwarning is before
-
-
-def test_the_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(saying).failed == 0

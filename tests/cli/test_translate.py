@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import subprocess
@@ -10,12 +11,14 @@ import pytest
 from rich.console import Console
 
 from advreg.cli import translate
-from advreg.cli.translate import train_translation, translate_stream
+from advreg.cli.translate import comparison, train_translation, translate_stream
 from advreg.hf.architectures import build_translator
 from advreg.hf.decoding import Decoding
 from advreg.hf.models import ModelError
 from advreg.hf.subwords import SPECIAL, learn_subwords
 from advreg.hf.translator import Translator
+from advreg.record import TaskInfo
+from comparisons import run_record
 from number_words import SOURCE, TARGET, in_digits, in_words, write_numbers
 
 LINES = [in_words(number) for number in (1001, 1100)] + ["", in_words(1234)]
@@ -99,3 +102,28 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
     assert {"standard", "r3f"} <= set(rows)
     assert [cell.strip() for cell in rows["r3f"][6:8]] == ["2.00", "1.00"]
     assert (tmp_path / "runs" / "r3f-seed0" / "model" / "subwords.model").is_file()
+
+
+def test_the_table_has_both_kinds_of_bleu_where_text_is_tokenised_and_two_decimals() -> None:
+    details = {"tokenised": True, "scored": "test", "signatures": {"tokenised_bleu": "tok:none"}, "subset": 100}
+    scores = [(31.5, 30.0), (31.75, 31.0)]
+    done = []
+    for seed, (tokenised, plain) in enumerate(scores):
+        made = run_record("arch", seed, {"tokenised_bleu": tokenised, "bleu": plain})
+        outcome = dataclasses.replace(made.outcome, passes={"forward": 2.0, "backward": 1.5}, cache_bytes=2 * 10**6)
+        done.append(dataclasses.replace(made, task=TaskInfo(name="iwslt", details=details), outcome=outcome))
+    table = comparison(done)
+    assert (table.title, table.caption) == (
+        "iwslt, a subset: test scores, mean ± sd over seeds",
+        "tok:none\ntime: of a step, relative to Standard",
+    )
+    assert {str(column.header): list(column.cells) for column in table.columns} == {
+        "method": ["arch"],
+        "n": ["2"],
+        "tokenised BLEU": ["31.62 ± 0.18"],
+        "sacreBLEU": ["30.50 ± 0.71"],
+        "time": ["–"],
+        "forward": ["2.00"],
+        "backward": ["1.50"],
+        "cache": ["2.0 MB"],
+    }

@@ -15,7 +15,7 @@ from torch import Tensor
 from advreg.core.shard import Shard
 from advreg.hf import survey as module
 from advreg.hf.data import IdCollator, Identified
-from advreg.hf.survey import sentence_vectors, survey, table_of, token_checksum
+from advreg.hf.survey import mean_rows, survey, table_of, token_checksum
 from advreg.hf.task import ModelTask, decoder_inputs
 from observe import Padded, features_of
 from tiny_models import FAMILIES, tiny, tiny_batch
@@ -60,9 +60,7 @@ def test_a_sentence_is_the_mean_of_its_words_and_nothing_else(
 
 def test_sentence_vectors_of_special_tokens_and_of_nothing() -> None:
     table = torch.randn(6, 4)
-    ids = torch.tensor([[0, 1, 1, 0], [0, 0, 0, 0], [2, 3, 0, 0]])
-    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    found = sentence_vectors(ids, mask, table)
+    found = mean_rows(table, torch.tensor([0, 1, 1, 2, 3, 0, 0]), torch.tensor([3, 0, 4]))
     assert torch.allclose(found[0], (table[0] + 2 * table[1]) / 3, atol=1e-6)
     assert torch.equal(found[1], torch.zeros(4))  # a zero, and no division by it
     assert torch.allclose(found[2], (table[2] + table[3] + 2 * table[0]) / 4, atol=1e-6)
@@ -70,17 +68,20 @@ def test_sentence_vectors_of_special_tokens_and_of_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_sentence_vectors_of_any_table_are_averaged_and_kept_in_float32(dtype: torch.dtype) -> None:
-    table = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    ids = torch.randint(50, (3, 40), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
-    found = sentence_vectors(ids, torch.ones(3, 40, dtype=torch.bool), table)
+    model, rows = tiny("bert").to(dtype), rows_of("bert")
+    found = survey(ModelTask(model), rows, Padded(model.config.pad_token_id)).vectors["tokens"]  # type: ignore[arg-type]
+    table = model.get_input_embeddings().weight.detach().double()
     assert found.dtype == torch.float32
-    assert torch.allclose(found, table.double()[ids.long()].mean(1).float(), atol=1e-6)
+    for vector, row in zip(found, rows, strict=True):
+        assert torch.allclose(vector, table[torch.tensor(row["input_ids"])].mean(0).float(), atol=1e-6)
 
 
 def test_a_gap_inside_a_sentence_is_left_out() -> None:
-    table = torch.randn(6, 4)
-    found = sentence_vectors(torch.tensor([[1, 5, 2]]), torch.tensor([[True, False, True]]), table)
-    assert torch.allclose(found[0], (table[1] + table[2]) / 2, atol=1e-6)
+    model = tiny("bert")
+    gap = [{"input_ids": [1, 5, 2], "attention_mask": [1, 0, 1]}]
+    found = survey(ModelTask(model), gap, lambda rows: {name: torch.tensor([rows[0][name]]) for name in rows[0]})
+    table = model.get_input_embeddings().weight.detach()
+    assert torch.allclose(found.vectors["tokens"][0], (table[1] + table[2]) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("fetched_at_once", [1, 100, 2**24])

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 import pytest
 
-from advreg.recipes import bases
 from advreg.recipes.bases import read_config, read_seeds
 from advreg.recipes.settings import SettingsError
 
@@ -18,7 +16,3 @@ def test_a_config_file_of_many_runs_cannot_vouch_for_code_either(tmp_path: Path)
     (tmp_path / "many.toml").write_text("trust_remote_code = true\n")
     with pytest.raises(SettingsError, match="trust_remote_code must be given as a flag; a file cannot vouch for code"):
         read_config(tmp_path / "many.toml", {})
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(bases).failed == 0

@@ -331,6 +331,8 @@ def test_a_failed_run_can_be_resumed_and_finishes(
     record, said = carry_out(plain, tmp_path, resume=True)
     assert said == [f"standard-seed3: resumed from step {STEPS_PER_EPOCH}"]
     assert record.outcome.status == "finished"
+    (earlier,) = record.outcome.earlier_errors
+    assert earlier.endswith("+00:00: OSError: the disk is gone")
     assert record.outcome.timing["steps"] == EPOCHS * STEPS_PER_EPOCH
 
 

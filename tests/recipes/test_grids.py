@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import itertools
 import math
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advreg.recipes import grids
 from advreg.recipes.grids import Grid, default_grid, read_grid
 from advreg.recipes.settings import SettingsError
 
@@ -95,7 +93,3 @@ def test_values_of_a_file_become_what_the_settings_take() -> None:
 def test_a_mistake_in_a_grid_is_named(table: dict[str, Any], message: str) -> None:
     with pytest.raises((SettingsError, ValueError), match=message):
         read_grid(table)
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(grids).failed == 0

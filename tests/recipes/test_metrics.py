@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import math
 import statistics
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as reference
 
-from advreg.recipes import metrics
 from advreg.recipes.metrics import METRICS, classification_scores, regression_scores, scorer, scores
 
 numbers = st.floats(-1e3, 1e3, width=32)
@@ -139,7 +137,3 @@ def test_predictions_and_labels_of_different_shapes_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="predictions and labels must be of one length, at least 1, got"):
         scores(np.zeros(predictions), np.zeros(labels), ["accuracy"])
-
-
-def test_the_examples_hold() -> None:
-    assert doctest.testmod(metrics, extraglobs={"np": np}).failed == 0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
-from advreg.recipes import study_settings
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study_settings import (
     DEFAULT_GRID,
@@ -159,6 +157,29 @@ def test_the_config_file_is_that_of_train_and_flags_override_it(tmp_path: Path) 
     assert settings.base.training == {"weight_decay": 0.1}
 
 
+def test_the_config_file_may_hold_the_grid_and_a_grid_that_is_given_wins(tmp_path: Path) -> None:
+    config = written(tmp_path, "epochs = 7\n[grid.mine]\nema = [0.2]\n[grid.wide]\nradius = [3]", "run.toml")
+    assert labels(asked(config=config)) == {"mine": ["0.2"], "wide": ["3"]}
+    assert labels(asked("wide", config=config)) == {"wide": ["3"]}
+    assert labels(asked(config=config, grid=written(tmp_path, "[other]\nema = [0.3]"))) == {"other": ["0.3"]}
+    with pytest.raises(SettingsError, match=r"grid of '.*run\.toml' has no study 'wild' \(did you mean 'wide'\?\)"):
+        asked("wild", config=config)
+
+
+@pytest.mark.parametrize("task", ["multi30k", "mrpc"])
+def test_the_studies_of_the_results_vary_one_thing_at_a_time_around_one_default(task: str) -> None:
+    settings = asked(config=Path(__file__).parents[2] / "experiments" / f"studies-{task}.toml")
+    assert list(labels(settings)) == ["ema", "refresh", "neighbours", "fraction"]
+    assert settings.notes() == []  # no two points come to the same
+    for study in settings.studies:
+        names = [settings.variant("arch", point.changes).name for point in study.points]
+        assert names.count("arch/default") == 1
+    assert (len(settings.variants()), settings.seeds, settings.baselines) == (13, (0, 1, 2), ("smart", "standard"))
+    weights = {variant.settings.method(variant.method).options().get("weight") for variant in
+               settings.variants().values()}  # fmt: skip
+    assert weights == {1.0, None}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -205,7 +226,3 @@ def test_a_mistake_in_the_command_is_named(names: list[str], flags: dict[str, An
 def test_one_command_finds_one_folder() -> None:
     assert choose_folder(asked(task="rte", model="models/tiny")) == Path("runs/study-rte-tiny")
     assert choose_folder(asked(output="here")) == Path("here")
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(study_settings).failed == 0

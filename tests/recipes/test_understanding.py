@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import json
 import math
@@ -16,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advreg.recipes import understanding
 from advreg.recipes.metrics import METRICS
 from advreg.recipes.textdata import DataError, Example
 from advreg.recipes.understanding import TASKS, TaskSpec, average_score, find_task, load_task, main_score
@@ -428,7 +426,3 @@ def test_an_average_of_nothing_or_of_an_unknown_task_is_refused() -> None:
         average_score({})
     with pytest.raises(DataError, match="unknown task 'wnli'"):
         average_score({"wnli": 50.0})
-
-
-def test_the_examples_hold() -> None:
-    assert doctest.testmod(understanding).failed == 0

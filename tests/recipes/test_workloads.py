@@ -81,6 +81,16 @@ def test_a_rehearsal_refuses_what_cannot_work_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"gradient_accumulation_steps": 3}, {"max_steps": 4}, {"dataloader_drop_last": True}]
+)
+def test_a_rehearsal_counts_the_steps_of_the_run(text: TrainSettings, tmp_path: Path, fields: dict[str, Any]) -> None:
+    settings = replace(text, epochs=2, batch_size=7, training={**fields, "eval_strategy": "no", "save_strategy": "no"})
+    record = TrainRun(settings, "standard", 0, tmp_path / "run")(Quiet())
+    counted = load_workload(settings).rehearse(settings, "standard", tmp_path)
+    assert record.outcome.timing["steps"] == counted
+
+
 def test_subwords_are_learnt_once_for_settings_that_agree_on_them(
     numbers: TranslationSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +117,7 @@ class Quiet:
 def test_a_translation_is_a_run_like_any_other(numbers: TranslationSettings, tmp_path: Path) -> None:
     run = TrainRun(numbers, "standard", 0, tmp_path / "run")
     record = run(Quiet())
+    assert record.outcome.timing["steps"] == load_workload(numbers).rehearse(numbers, "standard", tmp_path)
     names = sorted(path.name for path in run.folder.iterdir())
     assert names == ["health.json", "plan.json", "record.json", "test.translations.txt", "valid.translations.txt"]
     fingerprint = load_workload(numbers).fingerprint

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import statistics
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from scipy.stats import gaussian_kde
 
 from advreg.drawing import COLOURS, OTHERS
-from advreg.report import figures
 from advreg.report.curves import Curve
 from advreg.report.figures import Look, looks, row_of, series_of, violin_of
 from advreg.report.student import Spread
@@ -56,7 +54,3 @@ def test_a_violin_is_the_kernel_density_of_its_values(values: list[float]) -> No
 
 def test_equal_values_have_no_violin() -> None:
     assert violin_of(LOOK, [3.0, 3.0]).violin == ()
-
-
-def test_the_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(figures).failed == 0

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 
 import pytest
 
 from advreg.record import RecordError, save_as
-from advreg.report import gather as module
 from advreg.report.gather import gather
 from comparisons import comparison
 from report_runs import health, made_up, save
@@ -87,7 +85,3 @@ def test_a_place_without_records_is_an_error_that_says_what_to_give(tmp_path: Pa
         gather([tmp_path])
     with pytest.raises(ValueError, match="nowhere' is neither a file nor a folder"):
         gather([tmp_path / "nowhere"])
-
-
-def test_the_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import io
 import re
 
 from rich.console import Console
 
-from advreg.report import render
 from advreg.report.compare import Results, results
 from advreg.report.render import notes, sheets, to_csv, to_markdown, to_rich
 from comparisons import candidate, comparison, run_record
@@ -120,7 +118,3 @@ def test_the_csv_holds_every_number_in_full() -> None:
     assert float(gap["low"]) < float(gap["mean"]) < float(gap["high"])
     times = {(r["method"], r["metric"]): float(r["mean"]) for r in rows if r["kind"] == "time"}
     assert abs(times["arch", "relative"] - 1.45) < 1e-9
-
-
-def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(render).failed == 0

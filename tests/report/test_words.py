@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from advreg.report import words
 from advreg.report.words import bytes_text
 
 
@@ -23,7 +20,3 @@ from advreg.report.words import bytes_text
 )
 def test_bytes_are_shown_in_units_that_fit(count: int | None, text: str) -> None:
     assert bytes_text(count) == text
-
-
-def test_the_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(words).failed == 0

@@ -48,6 +48,23 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def see_only(devices: str | None) -> None:
+    """Let this process, where runs are rehearsed, see the GPUs of its workers: at once, since CUDA looks but once."""
+    if devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "" if devices == "cpu" else "".join(devices.split())
+
+
+# what compare and study take alike
+Seeds = Annotated[str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")]
+Jobs = Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")]
+Devices = Annotated[
+    str | None,
+    typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False),
+]
+KeepModels = Annotated[bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")]
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -100,21 +117,18 @@ def compare(
     methods: Annotated[
         list[str] | None, typer.Option("--methods", help="methods: a,b", show_default="standard,arch")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
-    ] = None,
+    seeds: Seeds = None,
     budget: Annotated[
         int | None,
         typer.Option(help="candidates tried per method and task; 0: use settings as they are", show_default="4"),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
-    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
+    jobs: Jobs = None,
+    devices: Devices = None,
     reference: Annotated[
         str | None, typer.Option(help="method that the others are compared with", show_default="arch")
     ] = None,
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
-    ] = False,
+    keep_models: KeepModels = False,
+    dry_run: DryRun = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/compare-TASKS-MODEL")
     ] = None,
@@ -133,10 +147,12 @@ def compare(
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never on dev; what is
     given as a flag is not tuned. The same command goes on with a comparison that was stopped.
     """
-    from advreg.cli.compare import run_comparison, show_table
+    from advreg.cli.compare import run_comparison, show_comparison
+    from advreg.cli.running import Orders
 
+    orders = Orders(jobs, picture, dry_run)
     if table is not None:
-        show_table(table, picture, console)
+        show_comparison(table, picture, console)
         return
     from advreg.recipes.compare_settings import read_compare
 
@@ -144,7 +160,7 @@ def compare(
     given = {name: value for name, value in {**flags, **several}.items() if value not in (None, [])}
     own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
-    raise typer.Exit(run_comparison(settings, jobs, devices, picture, console))
+    raise typer.Exit(run_comparison(settings, orders, console))
 
 
 @app.command()
@@ -159,20 +175,17 @@ def study(
     baselines: Annotated[
         str | None, typer.Option(help="methods drawn as lines: a,b; or none", show_default="smart,standard")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")
-    ] = None,
+    seeds: Seeds = None,
     grid: Annotated[
         Path | None, typer.Option(help="TOML file of what is varied", show_default="the paper's figure, and more")
     ] = None,
     write_grid: Annotated[
         Path | None, typer.Option(help="train nothing: write the default grid to this new file, to be edited")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")] = None,
-    devices: Annotated[str | None, typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all")] = None,
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
-    ] = False,
+    jobs: Jobs = None,
+    devices: Devices = None,
+    keep_models: KeepModels = False,
+    dry_run: DryRun = False,
     output: Annotated[
         str | None, typer.Option(help="folder; what it holds is gone on with", show_default="runs/study-TASK-MODEL")
     ] = None,
@@ -183,7 +196,9 @@ def study(
         Path | None,
         typer.Option(help="the picture, as .svg, .png or .pdf (extra: plot)", show_default="study.svg in the folder"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings; flags override it")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any of the settings, and [grid]: what is varied")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")] = None,
     **flags: Any,
 ) -> None:
@@ -192,9 +207,11 @@ def study(
     Every point is trained with every seed, beside SMART and Standard; what several studies need is trained once. The
     same command goes on with a study that was stopped.
     """
+    from advreg.cli.running import Orders
     from advreg.cli.study import run_study, show_study
     from advreg.recipes import study_settings
 
+    orders = Orders(jobs, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(f"written: {write_grid}; edit it, then advreg study --grid {write_grid}", highlight=False)
@@ -206,7 +223,7 @@ def study(
     lines: Any = [] if baselines == "none" else baselines
     own: dict[str, Any] = {"method": methods, "baselines": lines, "keep_models": keep_models or None}
     settings = study_settings.read_study(config, grid, studies or [], given, parse_assignments(set_ or []), **own)
-    raise typer.Exit(run_study(settings, jobs, devices, picture, console))
+    raise typer.Exit(run_study(settings, orders, console))
 
 
 @app.command()

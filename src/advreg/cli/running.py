@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import TaskID
 
 from advreg.cli.saying import Notices, bars, note
+from advreg.drawing import check_drawable
 from advreg.recipes.bases import split
 from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.report.render import Sheet, to_rich
 from advreg.report.words import counted, duration
 
 INTERRUPTED = 130
+MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.25  # of one run
-_CPU = "cpu"
 
 
 class Undertaking(Protocol):
@@ -35,14 +38,56 @@ class Undertaking(Protocol):
         """Make them; KeyboardInterrupt when the user stops them."""
 
 
-def make_runner(jobs: int | None, devices: str | None, folder: Path) -> Runner:
-    """As many workers as asked, or one for each GPU."""
-    places = find_devices(devices)
-    return Runner(jobs if jobs is not None else max(1, len(places)), places, log=folder / LOG_FILE)
+U = TypeVar("U", bound=Undertaking)
 
 
-def carry_out(what: Undertaking, runner: Runner, folder: Path, say: Notices, console: Console) -> bool:
-    """Do all that is left to do; was it done, or did the user stop it?"""
+@dataclass(frozen=True)
+class Orders:
+    """How it is to be carried out.
+
+    Args:
+        jobs: runs side by side; none: one for each GPU.
+        picture: file of what is drawn.
+        dry_run: only check it, and say what there is to do.
+    """
+
+    jobs: int | None = None
+    picture: Path | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.picture is not None:
+            check_drawable(self.picture)
+
+
+def undertake(
+    make: Callable[[Notices], U],
+    announce: Callable[[U, int], str],
+    finish: Callable[[], bool],
+    folder: Path,
+    orders: Orders,
+    console: Console,
+) -> int:
+    """Do all that is left to do, and tell what came of it; the exit code.
+
+    Args:
+        make: loads and checks it, and tells what a user should know.
+        announce: what is to be done, with how many workers.
+        finish: tells the results; have all runs one?
+        folder: of the runs.
+        orders: how it is to be carried out.
+        console: to print on.
+    """
+    from advreg.hf.run import quiet_libraries
+
+    quiet_libraries()
+    places = find_devices()
+    size = orders.jobs if orders.jobs is not None else max(1, len(places))
+    runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
+    what = make(say)
+    say(announce(what, runner.size))
+    if orders.dry_run:
+        return 0
     display = (_Live if console.is_terminal else _Lines)(console, say, lambda: what.left)
     try:
         with display:
@@ -54,14 +99,30 @@ def carry_out(what: Undertaking, runner: Runner, folder: Path, say: Notices, con
             highlight=False,
             soft_wrap=True,
         )
-        return False
-    return True
+        return INTERRUPTED
+    return 0 if finish() else 1
 
 
-def find_devices(given: str | None) -> list[str]:
-    """The GPUs to use: those given, those this process may see, or none."""
-    if given is not None:
-        return [""] if given == _CPU else split(given)  # no name: a worker that sees no GPU
+def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: Console) -> None:
+    """Print tables, then lists under their titles; a list that is empty is left out."""
+    for sheet in sheets:
+        console.print(sheet.caption, highlight=False, markup=False)
+        console.print(to_rich(sheet))
+    for title, lines in lists.items():
+        if lines:
+            console.print("\n".join([title, *(f"  {line}" for line in lines)]), highlight=False, markup=False)
+
+
+def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
+    """Write what was told for pages and for programs; the files."""
+    written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    return list(written)
+
+
+def find_devices() -> list[str]:
+    """The GPUs that this process may see."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return split(allowed)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.compare import CSV_FILE, MARKDOWN_FILE
-from advreg.cli.running import INTERRUPTED, carry_out, make_runner
-from advreg.cli.saying import Notices
-from advreg.drawing import PictureError, check_drawable
-from advreg.recipes.study_record import STUDY_FILE, StudyRecord, load
+from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.drawing import PictureError
+from advreg.recipes.study_record import STUDY_FILE, load
 from advreg.recipes.study_settings import StudySettings, choose_folder
-from advreg.report.render import to_rich
 from advreg.report.study import failures, findings, notes, sheets, to_csv, to_markdown
 from advreg.report.study_picture import draw_study
 from advreg.report.words import counted
@@ -20,58 +18,48 @@ from advreg.report.words import counted
 PICTURE_FILE = "study.svg"
 
 
-def run_study(
-    settings: StudySettings, jobs: int | None, devices: str | None, picture: Path | None, console: Console
-) -> int:
+def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
     """Do all that is left to do, then print, write and draw what was found; the exit code."""
-    from advreg.hf.run import quiet_libraries
     from advreg.recipes.study import Study
 
-    if picture is not None:
-        check_drawable(picture)
-    quiet_libraries()
     folder = choose_folder(settings)
-    runner, say = make_runner(jobs, devices, folder), Notices(console)
-    study = Study(settings, folder, say)
-    say(_announcement(settings, study.left, runner.size))
-    if not carry_out(study, runner, folder, say, console):
-        return INTERRUPTED
-    return int(bool(failures(_finish(folder, picture, console))))
+    return undertake(
+        lambda say: Study(settings, folder, say),
+        lambda study, size: _announcement(settings, study.plan(), size, orders.dry_run),
+        lambda: show_study(folder, orders.picture, console),
+        folder,
+        orders,
+        console,
+    )
 
 
-def show_study(folder: Path, picture: Path | None, console: Console) -> None:
-    """Print the tables of a study from its record, and write and draw them anew."""
-    if picture is not None:
-        check_drawable(picture)
-    _finish(folder, picture, console)
-
-
-def _finish(folder: Path, picture: Path | None, console: Console) -> StudyRecord:
+def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
+    """Print the tables of a study from its record, and write and draw them anew; have all runs a result?"""
     record = load(folder)
     found = findings(record)
-    for sheet in sheets(found):
-        console.print(sheet.caption, highlight=False, markup=False)
-        console.print(to_rich(sheet))
-    if told := notes(record):
-        console.print("\n".join(["notes:", *(f"  {line}" for line in told)]), highlight=False, markup=False)
-    (folder / MARKDOWN_FILE).write_text(to_markdown(found), encoding="utf-8")
-    (folder / CSV_FILE).write_text(to_csv(found), encoding="utf-8")
-    written = [folder / name for name in (STUDY_FILE, MARKDOWN_FILE, CSV_FILE)]
+    tell(sheets(found), {"notes:": notes(record)}, console)
+    written = [folder / STUDY_FILE, *write_tables(folder, to_markdown(found), to_csv(found))]
+    drawn = picture or folder / PICTURE_FILE
     try:
-        draw_study(found, picture or folder / PICTURE_FILE)
-        written.append(picture or folder / PICTURE_FILE)
+        draw_study(found, drawn)
+        written.append(drawn)
     except PictureError as error:  # one that was asked for was checked before; the others are a gift
         console.print(f"no picture: {error}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
-    return record
+    return not failures(record)
 
 
-def _announcement(settings: StudySettings, left: int, size: int) -> str:
+def _announcement(settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool) -> str:
+    """What is to be done; in full, a line for each of the settings that are left."""
     base = settings.base
+    left = sum(runs for runs, _ in plan.values())
+    steps = sum(runs * each for runs, each in plan.values())
     preset = f", preset {base.preset}" if base.preset else ""
     beside = f" beside {', '.join(settings.baselines)}" if settings.baselines else ""
-    return (
+    told = (
         f"{base.task}: {', '.join(study.name for study in settings.studies)} of {settings.method}{beside}; "
         f"{len(settings.variants())} different settings, {counted(len(settings.seeds), 'seed')}; model "
-        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time"
+        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time: {steps:,} steps"
     )
+    lines = [f"  {name}: {counted(runs, 'run')} of {each:,} steps" for name, (runs, each) in plan.items()]
+    return "\n".join([told, *(lines if in_full else ())])

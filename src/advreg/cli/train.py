@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -81,14 +81,33 @@ def comparison(done: Sequence[RunRecord]) -> Table:
     title = f"{done[0].task.name}: dev {score}, mean ± sd over seeds"
     table = Table(title=title, caption="step time: relative to Standard; forward, backward: passes per step")
     short = score.split(" of ")[0]  # which ones a mean is of is in the title
-    for column in ("method", "seeds", short, "step time", "forward", "backward", "cache"):
+    return filled(table, ("seeds", short, "step time"), done, lambda record: [main_score(record)[1]], decimals=3)
+
+
+def filled(
+    table: Table,
+    names: Sequence[str],
+    done: Sequence[RunRecord],
+    scores: Callable[[RunRecord], list[float]],
+    decimals: int,
+) -> Table:
+    """The table with a row for each method.
+
+    Args:
+        table: without columns.
+        names: of the columns that count seeds, hold a score, and hold the time of a step.
+        done: all runs.
+        scores: of a run.
+        decimals: of the scores.
+    """
+    for column in ("method", *names, "forward", "backward", "cache"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for method in dict.fromkeys(record.method.name for record in done):
         mine = [record for record in done if record.method.name == method]
         table.add_row(
             method,
             str(len(mine)),
-            spread([main_score(record)[1] for record in mine]),
+            *(spread(values, decimals) for values in zip(*map(scores, mine), strict=True)),
             relative_time(mine, done),
             _mean(mine, "forward"),
             _mean(mine, "backward"),
@@ -105,15 +124,15 @@ def main_score(record: RunRecord) -> tuple[str, float]:
     return names[0] if len(names) == 1 else f"mean of {', '.join(names)}", statistics.fmean(values)
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], decimals: int = 3) -> str:
     """Mean ± sample standard deviation; no deviation for a single value.
 
     Example:
-        >>> spread([0.5, 0.7]), spread([0.5])
-        ('0.600 ± 0.141', '0.500')
+        >>> spread([0.5, 0.7]), spread([0.5]), spread([31.5, 31.7], 2)
+        ('0.600 ± 0.141', '0.500', '31.60 ± 0.14')
     """
-    mean = f"{statistics.fmean(values):.3f}"
-    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
+    mean = f"{statistics.fmean(values):.{decimals}f}"
+    return f"{mean} ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else mean
 
 
 def relative_time(mine: Sequence[RunRecord], done: Sequence[RunRecord]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -16,15 +15,15 @@ from rich.progress import TaskID
 from rich.table import Table
 
 from advreg.cli.saying import Notices, bars, logs_above, note
-from advreg.cli.train import leave_card, relative_time
+from advreg.cli.train import filled, leave_card
 from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
-from advreg.report.words import bytes_text
 
+_TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
 
@@ -144,26 +143,5 @@ def comparison(done: Sequence[RunRecord]) -> Table:
         caption=f"{details['signatures'][score]}\ntime: of a step, relative to Standard",
     )
     names = list(dict.fromkeys((score, "bleu")))
-    for column in ("method", "n", *(_TITLES[name] for name in names), "time", "forward", "backward", "cache"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for method in dict.fromkeys(record.method.name for record in done):
-        mine = [record for record in done if record.method.name == method]
-        table.add_row(
-            method,
-            str(len(mine)),
-            *(_spread([record.outcome.metrics[name] or 0.0 for record in mine]) for name in names),
-            relative_time(mine, done),
-            *(f"{sum(record.outcome.passes[kind] or 0 for record in mine) / len(mine):.2f}" for kind in _PASSES),
-            bytes_text(max(record.outcome.cache_bytes or 0 for record in mine)),
-        )
-    return table
-
-
-_PASSES = ("forward", "backward")
-_TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
-
-
-def _spread(values: Sequence[float]) -> str:
-    """Mean ± sample standard deviation, as BLEU is told."""
-    mean = f"{statistics.fmean(values):.2f}"
-    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+    columns = ("n", *(_TITLES[name] for name in names), "time")
+    return filled(table, columns, done, lambda record: [record.outcome.metrics[name] or 0.0 for name in names], 2)

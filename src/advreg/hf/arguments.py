@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -34,3 +35,10 @@ def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) 
         return TrainingArguments(output_dir=str(folder), **{**_PRECISIONS[precision], **fields})
     except (TypeError, ValueError) as error:
         raise ValueError(f"TrainingArguments refuses {dict(fields)}: {error}") from error
+
+
+def update_count(arguments: TrainingArguments, batches: int) -> int:
+    """How many updates a run of ``batches`` an epoch takes, as the Trainer counts them."""
+    if arguments.max_steps >= 0:
+        return arguments.max_steps
+    return math.ceil(arguments.num_train_epochs * max(1, -(-batches // arguments.gradient_accumulation_steps)))

@@ -118,13 +118,14 @@ def _check_rows(found: int, expected: int) -> None:
         )
 
 
-def sentence_vectors(ids: Tensor, mask: Tensor, table: Tensor) -> Tensor:
-    """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, padding left out; (B, d)."""
-    return mean_rows(table.float(), ids[mask], mask.sum(1))
-
-
 def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
-    """The mean row of each sentence, (B, d), from all sentences' real tokens end to end; zero for an empty one."""
+    """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, (B, d); zero for an empty one.
+
+    Args:
+        table: W, a row for each word.
+        tokens: real ones of all sentences, end to end.
+        counts: ℓ_i, how many each sentence has.
+    """
     begins = (counts.cumsum(0) - counts).to(table.device)
     tokens = tokens.to(table.device, torch.int64)
     return F.embedding_bag(tokens, table, begins, mode="mean")  # never (B, T, d)

@@ -19,7 +19,7 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune, usual_fi
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
-from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
+from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
@@ -107,7 +107,7 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
     method = plan.settings.method(plan.method_name)
     job = prepare(plan, method, notice)
     first_decides(lambda: agree(plan.name, plan.folder, facts, resume))
-    record = begin_record(plan, method, job)
+    record = begun(begin_record(plan, method, job), plan.folder)
     try:
         result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
     except Exception as error:

@@ -68,6 +68,12 @@ def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRe
     return record if record.outcome.status == "finished" else None
 
 
+def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
+    """The record of a run that begins, which keeps why earlier attempts in its folder failed."""
+    path = folder / RECORD_FILE
+    return record.after(records.load(path)) if path.is_file() else record
+
+
 def has_runs(folder: Path) -> bool:
     """Does the folder hold runs?"""
     return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))

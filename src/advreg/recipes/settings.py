@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
@@ -54,8 +55,36 @@ def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+class RunSettings(ABC):
+    """What decides a run, of any kind of task: checked as it is made."""
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: Mapping[str, Mapping[str, Any]]
+    training: Mapping[str, Any]
+    _own_flags: ClassVar[Mapping[str, str]]  # by the field of TrainingArguments that they set
+
+    def __post_init__(self) -> None:
+        check_runs(self.methods, self.seeds, self.options)
+        self._check_numbers()
+        self._check_data()
+        for name in (*self.methods, *self.options):
+            self.method(name)
+        check_fields(self.training, self._own_flags)
+
+    @abstractmethod
+    def method(self, name: str) -> Method:
+        """A new instance of one of the methods, with its options."""
+
+    @abstractmethod
+    def _check_numbers(self) -> None: ...
+
+    @abstractmethod
+    def _check_data(self) -> None: ...
+
+
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(RunSettings):
     """Everything that decides what ``advreg train`` computes."""
 
     task: str = setting(
@@ -98,16 +127,9 @@ class TrainSettings:
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
-    def __post_init__(self) -> None:
-        check_runs(self.methods, self.seeds, self.options)
-        self._check_numbers()
-        self._check_data()
-        for name in (*self.methods, *self.options):
-            self.method(name)
-        check_fields(self.training, _OWN_FLAGS)
+    _own_flags = _OWN_FLAGS
 
     def method(self, name: str) -> Method:
-        """A new instance of one of the methods, with its options."""
         return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
 
     def _usual_options(self, name: str) -> dict[str, Any]:

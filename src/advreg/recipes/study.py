@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,10 @@ from advreg.recipes.study_settings import StudySettings, Variant, too_few_sample
 from advreg.recipes.workloads import load_workload
 from advreg.record import RunRecord, now
 
+Kind = tuple[Any, ...]
+
+# beside the method, what decides whether a run can be built, and how many steps it takes
+_OF_A_KIND = ("site", "encoder_dropout", "epochs", "batch_size", "update_tokens")
 _REMEDY = "take it out of the grid (advreg study --write-grid FILE, edit, --grid FILE)"
 
 
@@ -54,6 +59,7 @@ class Study:
         self._notes = [*self._data.notes, *settings.notes()]
         for text in self._notes:
             notice(text)
+        self._steps: dict[Kind, int] = {}
         self._rehearse()
         self._begun = load(folder).started if (folder / STUDY_FILE).is_file() else now()
         self._runs = {
@@ -65,17 +71,14 @@ class Study:
         self._jobs = list(self._unsettled())
 
     def _rehearse(self) -> None:
-        """Build a run of each method at each place of δ up to its first step."""
+        """Build a run of each kind up to its first step, and count its steps."""
         for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
             raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
-        seen: set[Any] = set()
         for variant in self._variants.values():
-            kind = variant.method, variant.settings.site, getattr(variant.settings, "encoder_dropout", None)
-            if kind in seen:
+            if (kind := _kind(variant)) in self._steps:
                 continue
-            seen.add(kind)
             try:
-                self._data.rehearse(variant.settings, variant.method, self.folder)
+                self._steps[kind] = self._data.rehearse(variant.settings, variant.method, self.folder)
             except InjectionError as error:
                 raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
 
@@ -85,6 +88,13 @@ class Study:
     def left(self) -> int:
         """Runs that are still to be made."""
         return len(self._places)
+
+    def plan(self) -> dict[str, tuple[int, int]]:
+        """What is left, by variant: how many runs, and how many steps each of them takes."""
+        left = Counter(name for name, _ in self._places.values())
+        return {
+            name: (left[name], self._steps[_kind(variant)]) for name, variant in self._variants.items() if name in left
+        }
 
     def _unsettled(self) -> Iterator[Job]:
         """The runs that have no record yet; seeds outermost, so that a study that is stopped has all of its points."""
@@ -173,3 +183,7 @@ class Study:
             started=self._begun,
             finished=now(),
         )
+
+
+def _kind(variant: Variant) -> Kind:
+    return variant.method, *(getattr(variant.settings, name, None) for name in _OF_A_KIND)

@@ -20,7 +20,7 @@ DEFAULT_GRID = Path(__file__).with_name("study.toml")
 DEFAULT = "default"
 _SITE = "site"
 _OWN_KINDS: dict[str, type] = {"baselines": list, "keep_models": bool}
-_STUDIES, _TITLE, _POINTS, _LABEL = "studies", "title", "points", "label"
+_GRID, _STUDIES, _TITLE, _POINTS, _LABEL = "grid", "studies", "title", "points", "label"
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ def read_study(
     """Defaults, then the config file (that of ``advreg train``), then the flags; a later one wins.
 
     Args:
-        config: TOML file with any of the settings, ``baselines`` and ``keep_models``.
-        grid: TOML file of what is varied; the shipped one if not given.
+        config: TOML file with any of the settings, ``baselines``, ``keep_models``, and a table ``[grid]`` of studies.
+        grid: TOML file of what is varied; if not given the config's, or the shipped one.
         names: studies of it to make; none: those its ``studies`` names, or all.
         flags: settings and options of methods.
         training: fields of TrainingArguments.
         own: ``method``, ``baselines``, ``keep_models``; ``None`` is not given.
     """
-    file = read_config(config, _OWN_KINDS)
+    file = read_config(config, _OWN_KINDS, [_GRID])
     given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
     method = given.pop("method", "arch")
     if method not in registry:
@@ -161,25 +161,38 @@ def read_study(
     if len(bases) > 1:
         raise SettingsError(f"task must be one for a study, got {', '.join(bases)}; make a study of each")
     (base,) = bases.values()
-    return StudySettings(base, method, read_grid(grid or DEFAULT_GRID, names, base, method), **given)
+    if grid is None and _GRID in file.tables:
+        tables, source = file.tables[_GRID], f"grid of '{config}'"
+    else:
+        tables, source = read_toml(grid or DEFAULT_GRID), f"grid '{grid or DEFAULT_GRID}'"
+    return StudySettings(base, method, read_grid(tables, source, names, base, method), **given)
 
 
-def read_grid(path: Path, names: Sequence[str], base: AnySettings, method: str) -> tuple[StudySpec, ...]:
-    """The studies of a file, each of its points checked and its values read as what the method takes."""
-    tables = read_toml(path)
-    usual = tables.pop(_STUDIES, None)
+def read_grid(
+    content: Mapping[str, Any], source: str, names: Sequence[str], base: AnySettings, method: str
+) -> tuple[StudySpec, ...]:
+    """The studies of a grid, each of its points checked and its values read as what the method takes.
+
+    Args:
+        content: a table for each study, and perhaps ``studies``, the usual ones.
+        source: what it is called in errors.
+        names: studies to make.
+        base: settings that the points change.
+        method: the one that is studied.
+    """
+    tables = {name: table for name, table in content.items() if name != _STUDIES}
     for name, table in tables.items():
         if not isinstance(table, Mapping):
-            raise SettingsError(f"grid '{path}': {name} must be a table, [{name}], got {table!r}")
+            raise SettingsError(f"{source}: {name} must be a table, [{name}], got {table!r}")
     if not tables:
-        raise SettingsError(f"grid '{path}' must hold at least one study, got none; --write-grid writes an example")
-    chosen = split(names) or (list(tables) if usual is None else usual)
+        raise SettingsError(f"{source} must hold at least one study, got none; --write-grid writes an example")
+    chosen = split(names) or content.get(_STUDIES, list(tables))
     if not isinstance(chosen, list) or len({*map(str, chosen)}) != len(chosen):
         raise SettingsError(f"studies must be different names, got {chosen!r}")
     for name in chosen:
         if name not in tables:
             raise SettingsError(
-                f"grid '{path}' has no study '{name}'{suggest(str(name), tables)}; it has {', '.join(tables)}"
+                f"{source} has no study '{name}'{suggest(str(name), tables)}; it has {', '.join(tables)}"
             )
     return tuple(_study(name, tables[name], base, method) for name in chosen)
 

@@ -41,7 +41,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, finished, has_runs, run_facts
+from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -213,7 +213,7 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
     first_decides(lambda: agree(plan.name, plan.folder, facts, resume))
     if plan.subwords_folder is not None and is_first_process():
         _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
-    record = begin_record(plan, job)
+    record = begun(begin_record(plan, job), plan.folder)
     notice(_batches_note(record))
     try:
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)

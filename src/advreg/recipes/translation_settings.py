@@ -14,11 +14,10 @@ from advreg.methods.presets import Preset
 from advreg.recipes.parallel import CORPORA, TEST, TRAIN, TRANSLATION, VALID, Beam
 from advreg.recipes.settings import (
     Precision,
+    RunSettings,
     SettingsError,
-    check_fields,
     check_least,
     check_positive,
-    check_runs,
     check_shares,
     read_values,
     setting,
@@ -49,7 +48,7 @@ _OWN_FLAGS = {
 
 
 @dataclass(frozen=True)
-class TranslationSettings:
+class TranslationSettings(RunSettings):
     """Everything that decides what ``advreg train --task translation`` computes."""
 
     task: str = setting(TRANSLATION, f"translation (with files of your own), or one of {', '.join(CORPORA)}")
@@ -105,13 +104,7 @@ class TranslationSettings:
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
-    def __post_init__(self) -> None:
-        check_runs(self.methods, self.seeds, self.options)
-        self._check_numbers()
-        self._check_data()
-        for name in (*self.methods, *self.options):
-            self.method(name)
-        check_fields(self.training, _OWN_FLAGS)
+    _own_flags = _OWN_FLAGS
 
     def method(self, name: str) -> Method:
         """A new instance of one of the methods: the options of the preset, then those given."""

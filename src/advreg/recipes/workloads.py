@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from advreg.hf.arguments import training_arguments, update_count
 from advreg.hf.run import OnStep
 from advreg.recipes import classify, translation
 from advreg.recipes.bases import AnySettings
@@ -69,8 +70,11 @@ class Workload(ABC):
         """A task within the training data, to tune on without a look at what a run is judged by in the end."""
 
     @abstractmethod
-    def rehearse(self, settings: Any, method: str, folder: Path) -> None:
-        """Build a run up to its first step, so that what cannot work is refused; nothing is written."""
+    def rehearse(self, settings: Any, method: str, folder: Path) -> int:
+        """Build a run up to its first step, so that what cannot work is refused; nothing is written.
+
+        Returns how many steps it would take.
+        """
 
     @abstractmethod
     def run(self, settings: Any, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice) -> RunRecord:
@@ -100,10 +104,13 @@ class Texts(Workload):
     def held_out(self, share: float, seed: int) -> Texts:
         return Texts(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TrainSettings, method: str, folder: Path) -> None:
+    def rehearse(self, settings: TrainSettings, method: str, folder: Path) -> int:
         few = replace(self.data, train=_one_of_each_class(self.data), dev=self.data.dev[:1], evaluations={})
         plan = classify.Plan(settings, few, method, 0, folder)
-        classify.prepare(plan, settings.method(method), lambda _: None)
+        job = classify.prepare(plan, settings.method(method), lambda _: None)
+        arguments = training_arguments(folder, settings.precision, job.fields)
+        whole, rest = divmod(len(self.data.train), arguments.per_device_train_batch_size)
+        return update_count(arguments, whole + (rest > 0 and not arguments.dataloader_drop_last))
 
     def run(
         self, settings: TrainSettings, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice
@@ -134,9 +141,10 @@ class Translations(Workload):
     def held_out(self, share: float, seed: int) -> Translations:
         return Translations(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TranslationSettings, method: str, folder: Path) -> None:
+    def rehearse(self, settings: TranslationSettings, method: str, folder: Path) -> int:
         prepared = self._prepare(settings, lambda _: None)
-        translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
+        job = translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
+        return update_count(training_arguments(folder, settings.precision, job.fields), len(job.batches()))
 
     def run(
         self, settings: TranslationSettings, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice

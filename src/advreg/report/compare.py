@@ -173,13 +173,9 @@ def _differences(
                 {seed: score for (name, method, seed), score in scores.items() if (name, method) == (task, wanted)}
                 for wanted in (reference, baseline)
             )
-            found.append(Difference(task, baseline, _paired(mine, theirs)))
-        found.append(Difference(None, baseline, _paired(by_seed[reference], by_seed[baseline])))
+            found.append(Difference(task, baseline, Spread.paired(mine, theirs)))
+        found.append(Difference(None, baseline, Spread.paired(by_seed[reference], by_seed[baseline])))
     return found
-
-
-def _paired(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
-    return Spread.of([mine[seed] - theirs[seed] for seed in sorted(mine) if seed in theirs])
 
 
 # ---- time

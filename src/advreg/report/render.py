@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from advreg.recipes.compare_record import ComparedTask
-from advreg.report.compare import STANDARD, Cell, Difference, Results
+from advreg.report.compare import STANDARD, Cell, Results
 from advreg.report.student import Spread
 from advreg.report.words import NOTHING, method_name, value_text
 
@@ -91,7 +91,10 @@ def _differences(results: Results) -> Sheet | None:
     by_place = {(difference.baseline, difference.task): difference for difference in results.differences}
     counts = {entry.spread.count for entry in results.differences if entry.spread is not None}
     rows = [
-        [method_name(baseline), *(_difference(by_place[baseline, task], len(counts) > 1) for task in columns)]
+        [
+            method_name(baseline),
+            *(difference_text(by_place[baseline, task].spread, with_count=len(counts) > 1) for task in columns),
+        ]
         for baseline in baselines
     ]
     if counts == {1}:
@@ -101,15 +104,6 @@ def _differences(results: Results) -> Sheet | None:
         how = f"paired by seed, with the 95 % confidence interval of the mean (Student's t, {count})"
     header = ["", *("Average" if task is None else task_title(results, task) for task in columns)]
     return Sheet(f"{method_name(results.record.reference)} minus each method, in points; {how}.", header, rows)
-
-
-def _difference(difference: Difference, with_count: bool) -> str:
-    spread = difference.spread
-    if spread is None:
-        return NOTHING
-    interval = spread.interval()
-    reach = "" if interval is None else f" [{_signed(interval[0])}, {_signed(interval[1])}]"
-    return f"{_signed(spread.mean)}{reach}" + (f" (n={spread.count})" if with_count else "")
 
 
 def cost_sheet(results: Results) -> Sheet:
@@ -259,17 +253,28 @@ def spread_text(spread: Spread | None, asked: int) -> str:
     return f"{spread.mean:.1f}{deviation}{missing}"
 
 
-def _signed(value: float) -> str:
+def difference_text(spread: Spread | None, decimals: int = 1, with_count: bool = False) -> str:
+    """The mean of a difference and its 95 % interval, if it has one.
+
+    Example:
+        >>> difference_text(Spread(0.5, 0.2, 3)), difference_text(Spread(-0.25, None, 1), 2, with_count=True)
+        ('+0.5 [0.0, +1.0]', '−0.25 (n=1)')
+    """
+    if spread is None:
+        return NOTHING
+    mean, *reach = (_signed(value, decimals) for value in (spread.mean, *(spread.interval() or ())))
+    return mean + (f" [{', '.join(reach)}]" if reach else "") + (f" (n={spread.count})" if with_count else "")
+
+
+def _signed(value: float, decimals: int = 1) -> str:
     """With its sign, and a minus that is as wide as the plus.
 
     Example:
-        >>> _signed(0.04), _signed(-1.25), _signed(2.0)
-        ('0.0', '−1.2', '+2.0')
+        >>> _signed(0.04), _signed(-1.25), _signed(2.0, 2)
+        ('0.0', '−1.2', '+2.00')
     """
-    rounded = round(value, 1)
-    if rounded == 0:
-        return "0.0"
-    return f"{rounded:+.1f}".replace("-", "−")
+    rounded = round(value, decimals)
+    return f"{rounded:+.{decimals}f}".replace("-", "−") if rounded else f"{0:.{decimals}f}"
 
 
 def number_text(value: float | None, decimals: int) -> str:

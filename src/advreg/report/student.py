@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _TINY = 1e-300
@@ -31,6 +31,16 @@ class Spread:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, len(values))
+
+    @classmethod
+    def paired(cls, mine: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
+        """Of the differences of values with the same seed; ``None`` if there are none.
+
+        Example:
+            >>> Spread.paired({0: 3.0, 1: 5.0}, {1: 4.0, 2: 9.0})
+            Spread(mean=1.0, deviation=None, count=1)
+        """
+        return cls.of([mine[seed] - theirs[seed] for seed in sorted(mine) if seed in theirs])
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
         """Where the mean of all that could have been drawn lies, if they are normal; ``None`` for a single value.

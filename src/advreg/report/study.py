@@ -13,6 +13,7 @@ from advreg.recipes.study_record import Panel, StudiedVariant, StudyRecord
 from advreg.report.render import (
     Sheet,
     best_places,
+    difference_text,
     markdown_table,
     number_text,
     shortened,
@@ -20,7 +21,7 @@ from advreg.report.render import (
     task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import method_name
+from advreg.report.words import NOTHING, method_name
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Mark:
         spread: of the scores over the seeds that finished; none did: ``None``.
         seconds: training of one run, mean over seeds.
         asked: how many seeds were to be trained.
+        failed: did a run fail?
         usual: are these the default settings?
+        difference: from the default settings, paired by seed; of themselves none.
     """
 
     label: str
@@ -41,7 +44,9 @@ class Mark:
     spread: Spread | None
     seconds: float | None
     asked: int
+    failed: bool
     usual: bool
+    difference: Spread | None
 
 
 @dataclass(frozen=True)
@@ -56,23 +61,32 @@ class Findings:
 def findings(record: StudyRecord) -> Findings:
     """Compute every number."""
     variants = {variant.name: variant for variant in record.variants}
+    usual = next((each for each in record.variants if each.method == record.method and not each.changes), None)
     panels = [
-        (panel, [_mark(point.label, variants[point.variant]) for point in panel.points]) for panel in record.panels
+        (panel, [_mark(point.label, variants[point.variant], usual) for point in panel.points])
+        for panel in record.panels
     ]
     lines = [variants[name] for name in record.baselines]
-    return Findings(record, panels, [_mark(method_name(variant.method), variant) for variant in lines])
+    return Findings(record, panels, [_mark(method_name(variant.method), variant, usual) for variant in lines])
 
 
-def _mark(label: str, variant: StudiedVariant) -> Mark:
-    scores = [run.score for run in variant.runs if run.score is not None]
+def scores_by_seed(variant: StudiedVariant) -> dict[int, float]:
+    """Of the runs that finished."""
+    return {run.seed: run.score for run in variant.runs if run.score is not None}
+
+
+def _mark(label: str, variant: StudiedVariant, usual: StudiedVariant | None) -> Mark:
+    scores = scores_by_seed(variant)
     seconds = [run.seconds for run in variant.runs if run.score is not None and run.seconds is not None]
     return Mark(
         label=label,
         method=variant.method,
-        spread=Spread.of(scores),
+        spread=Spread.of(list(scores.values())),
         seconds=statistics.fmean(seconds) if seconds else None,
         asked=len(variant.runs),
+        failed=any(run.error is not None for run in variant.runs),
         usual=not variant.changes,
+        difference=None if usual in (None, variant) else Spread.paired(scores, scores_by_seed(usual)),
     )
 
 
@@ -104,15 +118,23 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
         f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
         f"{measure(record.task)} in percent, {over}. The best point is bold."
     )
+    header = ["", "score", "s per run"]
+    columns = [names, [_score_text(mark) for mark in rows], [number_text(mark.seconds, 1) for mark in rows]]
+    if any(mark.difference is not None for mark in rows):
+        header.append("minus default")
+        columns.append([difference_text(mark.difference) for mark in rows])
+        caption += " Minus default: paired by seed, with the 95 % confidence interval of the mean (Student's t)."
     return Sheet(
         caption,
-        ["", "score", "s per run"],
-        [
-            [name, spread_text(mark.spread, mark.asked), number_text(mark.seconds, 1)]
-            for name, mark in zip(names, rows, strict=True)
-        ],
+        header,
+        [list(row) for row in zip(*columns, strict=True)],
         frozenset((row, 1) for row in best_places([mark.spread for mark in marks])),
     )
+
+
+def _score_text(mark: Mark) -> str:
+    """Nothing for runs that are still to come: they have not failed."""
+    return NOTHING if mark.spread is None and not mark.failed else spread_text(mark.spread, mark.asked)
 
 
 def measure(task: ComparedTask) -> str:

@@ -1,0 +1,276 @@
+"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are there.
+
+python experiments/studies_page.py            # writes them
+python experiments/studies_page.py --check    # says whether they are up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scipy import stats
+
+from advreg import record as records
+from advreg.recipes.study_record import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
+from advreg.report.render import Sheet, difference_text, markdown_table, shortened, task_name
+from advreg.report.student import Spread
+from advreg.report.study import findings, measure, scores_by_seed, sheets
+from advreg.report.study_picture import draw_study
+from advreg.report.words import NOTHING, counted, method_name, value_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS, PAGE = ROOT / "results" / "studies", ROOT / "docs" / "results" / "studies.md"
+
+Interval = tuple[float, float]
+
+
+# ---- what the paper says
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What Zuo et al. 2021 say of two points of a study, in their section "Parameter Study".
+
+    Args:
+        study: name of the panel.
+        text: what they say.
+        one, other: the points: ``default``, ``least`` or ``most`` of the values, or a label.
+        says: that one is better than the other, that they are alike, or that one varies more.
+    """
+
+    study: str
+    text: str
+    one: str
+    other: str
+    says: Literal["better", "alike", "varies"]
+
+
+CLAIMS = (
+    Claim("ema", "without the moving average about 0.3 BLEU are lost", "default", "least", "better"),
+    Claim("ema", "α from 0.01 to 0.1 changes nothing", "most", "default", "alike"),
+    Claim("refresh", "too frequent refreshes (T_c = 5, not 15) are worse", "default", "least", "better"),
+    Claim("refresh", "caching once is worse", "default", "once", "better"),
+    Claim("neighbours", "the number of neighbours hardly matters", "most", "least", "alike"),
+    Claim("neighbours", "a random neighbour is worse", "default", "random 1", "better"),
+    Claim("neighbours", "… and varies far more from seed to seed", "random 1", "default", "varies"),
+    Claim("fraction", "1 % cached is nearly as good as 100 %", "least", "most", "alike"),
+    Claim("fraction", "10 % cached is as good as 100 %", "default", "most", "alike"),
+)
+MARGINS = {"bleu": 0.3}  # the smallest difference that the paper makes something of
+USUAL_MARGIN = 1.0
+ENDS: dict[str, Callable[..., float]] = {"least": min, "most": max}
+AGREES, DISAGREES, OPEN = "agrees", "disagrees", "open"
+
+
+def claims_table(studies: Mapping[str, StudyRecord]) -> str:
+    """A row for each claim, a column for each study: what came out there."""
+    rows = [[claim.text, *(finding(claim, record) for record in studies.values())] for claim in CLAIMS]
+    return markdown_table(Sheet("", ["the paper", *map(task_of, studies.values())], rows))
+
+
+def finding(claim: Claim, record: StudyRecord) -> str:
+    """The difference between the two points and its interval, and whether that agrees with the paper."""
+    panel = next((panel for panel in record.panels if panel.name == claim.study), None)
+    points = [None if panel is None else pick(panel, record, which) for which in (claim.one, claim.other)]
+    if points[0] is None or points[1] is None or points[0] == points[1]:
+        return NOTHING
+    (one, mine), (other, theirs) = points[0], points[1]
+    if claim.says == "varies":
+        ratio = deviation_ratio(list(mine.values()), list(theirs.values()))
+        if ratio is None:
+            return NOTHING
+        value, interval = ratio
+        told = f"sd of {one} / sd of {other}: {value:.1f} [{interval[0]:.1f}, {interval[1]:.1f}]"
+        return f"{told}; {verdict('better', interval, neutral=1.0)}"
+    spread = Spread.paired(mine, theirs)
+    if spread is None:
+        return NOTHING
+    told = f"{one} minus {other}: {difference_text(spread, decimals=2)}"
+    return f"{told}; {verdict(claim.says, spread.interval(), margin=margin_of(record))}"
+
+
+def pick(panel: Panel, record: StudyRecord, which: str) -> tuple[str, dict[int, float]] | None:
+    """A point's label and its scores by seed; ``None`` if the panel has no such point."""
+    variants = {variant.name: variant for variant in record.variants}
+    numbers = [value for point in panel.points if (value := number(point.label)) is not None]
+
+    def is_it(point: StudiedPoint) -> bool:
+        if which == "default":
+            return not variants[point.variant].changes
+        if which in ENDS:
+            return number(point.label) == ENDS[which](numbers, default=math.nan)
+        return point.label == which
+
+    point = next(filter(is_it, panel.points), None)
+    return None if point is None else (point.label, scores_by_seed(variants[point.variant]))
+
+
+def number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None
+
+
+def verdict(says: str, interval: Interval | None, *, margin: float = 0.0, neutral: float = 0.0) -> str:
+    """Does the interval leave room for what the paper says, or for nothing else?
+
+    Better: above ``neutral``. Alike: within ``margin`` of zero. An interval that allows both leaves it open, and so
+    does none at all.
+    """
+    if interval is None:
+        return OPEN
+    low, high = interval
+    if says == "alike":
+        holds, fails = -margin <= low and high <= margin, low > margin or high < -margin
+    else:
+        holds, fails = low > neutral, high < neutral
+    return AGREES if holds else DISAGREES if fails else OPEN
+
+
+def deviation_ratio(mine: Sequence[float], theirs: Sequence[float]) -> tuple[float, Interval] | None:
+    """s₁/s₂ and its 95 % interval, by the F distribution of s₁²/s₂² for normal values; ``None`` if it has none."""
+    spreads = Spread.of(mine), Spread.of(theirs)
+    if any(spread is None or not spread.deviation for spread in spreads):
+        return None
+    one, other = ((spread.deviation or math.nan, spread.count - 1) for spread in spreads if spread is not None)
+    ratio = one[0] / other[0]
+    low, high = (ratio / math.sqrt(stats.f.ppf(share, one[1], other[1])) for share in (0.975, 0.025))
+    return ratio, (float(low), float(high))
+
+
+def margin_of(record: StudyRecord) -> float:
+    (first, *_) = record.task.main_metrics
+    return MARGINS.get(first.removeprefix("tokenised_"), USUAL_MARGIN)
+
+
+# ---- the page
+
+
+def read(folder: Path) -> dict[str, StudyRecord]:
+    """The studies of which a run has finished, by the name of their folder; translation, as in the paper, first."""
+    found = {path.parent.name: load(path.parent) for path in sorted(folder.glob(f"*/{STUDY_FILE}"))}
+    begun = {name: record for name, record in found.items() if any(map(scores_by_seed, record.variants))}
+    return dict(sorted(begun.items(), key=lambda item: (margin_of(item[1]) == USUAL_MARGIN, item[0])))
+
+
+def page(folder: Path) -> str:
+    """The whole page; nothing where there are no records."""
+    studies = read(folder)
+    if not studies:
+        return ""
+    margins = ", ".join(f"{margin_of(record):g} on {task_of(record)}" for record in studies.values())
+    summary = CLAIMS_INTRODUCTION.format(margins=margins).strip()
+    parts = [TITLE, f"{summary}\n\n{claims_table(studies)}", READING]
+    parts += [section(name, record, folder / name) for name, record in studies.items()]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def section(name: str, record: StudyRecord, folder: Path) -> str:
+    """A study: what it was made with, its picture, a table for each panel, and what failed."""
+    found = findings(record)
+    parts = [f"## {task_of(record)}", about(record, folder), f"![{task_of(record)}]({picture_of(name).name})"]
+    for (panel, _), sheet in zip(found.panels, sheets(found), strict=True):
+        parts.append(f"### {task_of(record)}: {panel.title}\n\n{markdown_table(sheet)}")
+    runs = [run for variant in record.variants for run in variant.runs]
+    failed = [f"- no result: {run.folder}: {shortened(run.error)}" for run in runs if run.error is not None]
+    parts.append("\n".join([*(f"- {note}" for note in record.notes), *failed]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def about(record: StudyRecord, folder: Path) -> str:
+    """How far it is, and what all of its runs share."""
+    shared = record.task.settings
+    options = shared["options"][record.method]
+    runs = [run for variant in record.variants for run in variant.runs]
+    done = [run for run in runs if run.score is not None]
+    so_far = f"{len(done)} of {counted(len(runs), 'run')} are done. " if len(done) < len(runs) else ""
+    common = ", ".join(f"{name} {value_text(shared[name])}" for name in SETTINGS if shared.get(name) is not None)
+    own = ", ".join(f"{sign} = {value_text(options[name])}" for name, sign in SIGNS.items() if name in options)
+    places = [records.load(folder / run.folder / "record.json").environment for run in done]
+    commits = sorted({(place["git"] or {}).get("commit", "unknown")[:7] for place in places})
+    devices = sorted({str(place["device"]) for place in places})
+    torches = sorted({place["packages"]["torch"] for place in places})
+    return (
+        f"{so_far}Scores are {measure(record.task)}, in percent. What all runs share: {common}. "
+        f"Default settings of {method_name(record.method)}: {own}. "
+        f"Commit {', '.join(commits)}, {', '.join(devices)}, torch {', '.join(torches)}; "
+        f"`advreg {' '.join(record.environment['arguments'])}`."
+    )
+
+
+def task_of(record: StudyRecord) -> str:
+    """The task and the model, as people write them."""
+    return f"{task_name(record.task)}, {str(record.task.settings['model']).rpartition('/')[2]}"
+
+
+def picture_of(name: str) -> Path:
+    return PAGE.with_name(f"studies-{name}.svg")
+
+
+def draw(folder: Path, into: Path) -> list[Path]:
+    """The picture of each study; the files."""
+    drawn = {into / picture_of(name).name: record for name, record in read(folder).items()}
+    for path, record in drawn.items():
+        draw_study(findings(record), path)
+    return list(drawn)
+
+
+SETTINGS = ("epochs", "batch_size", "update_tokens", "learning_rate", "precision", "site")
+SIGNS = {
+    **{"radius": "ε", "step_size": "η", "ascent_steps": "S", "weight": "λ"},
+    **{"refresh_every": "T_c", "ema": "α", "cache_fraction": "p", "neighbours": "K"},
+}
+
+TITLE = """
+# Parameter studies
+
+Generated by `experiments/studies_page.py` from the records in `results/studies`; `experiments/studies-*.toml` hold the
+settings and the commands. One thing of ARCH is varied at a time, beside SMART and Standard, as in section "Parameter
+Study" of [Zuo et al. 2021](https://arxiv.org/abs/2109.07048), which has IWSLT'14 De-En. Tables have means and standard
+deviations over seeds (how many, if some are missing), the best point in bold, and differences from the default
+settings, paired by seed, with the 95 % confidence interval of their mean (Student's t). Times are of training steps
+that shared the machine with other runs.
+"""
+
+CLAIMS_INTRODUCTION = """
+## What the paper says, and what came out here
+
+Points of score, paired by seed, with the 95 % confidence interval of the mean; for how much scores vary, the ratio of
+standard deviations (F distribution). "Agrees": the interval leaves room for nothing but what the paper says;
+"disagrees": for anything but that; "open": for both. To be the same means to be within a margin: 0.3 BLEU, the smallest
+difference that the paper makes something of, and one point elsewhere. Here:
+{margins}.
+"""
+
+READING = ""  # what one learns from it, once all runs are there: a section, with its heading
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    fresh = page(RECORDS)
+    if not fresh:
+        sys.exit(f"no run of a study has finished in {RECORDS.relative_to(ROOT)}; experiments/studies-*.toml say how")
+    if asked.check:
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = draw(RECORDS, Path(folder))
+            same = [path.read_bytes() for path in drawn] == [
+                kept.read_bytes() if (kept := PAGE.with_name(path.name)).exists() else b"" for path in drawn
+            ]
+        same &= PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh
+        sys.exit(0 if same else f"{PAGE.name} is not up to date")
+    PAGE.write_text(fresh, encoding="utf-8")
+    draw(RECORDS, PAGE.parent)
+
+
+if __name__ == "__main__":
+    main()
