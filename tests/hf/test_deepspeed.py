@@ -15,6 +15,7 @@ from transformers import Trainer
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import CheckpointError
 from advreg.hf.deepspeed import refuse_deepspeed, require_readable
+from advreg.hf.ranks import method_file
 from advreg.hf.task import ModelTask
 from advreg.methods import create, registry
 from process_jobs import OPTIONS, trainer_of
@@ -153,8 +154,9 @@ class Trap:
 
 
 def saved(folder: Path, named: str = "global_step3", **held: Any) -> Path:
-    """A checkpoint as DeepSpeed writes it, holding a tensor and what is given."""
+    """A checkpoint as one process writes it under DeepSpeed, holding a tensor and what is given."""
     (folder / "global_step3").mkdir(parents=True)
+    (folder / method_file()).touch()
     (folder / "latest").write_text(named)
     torch.save({"tensor": torch.ones(3), **held}, folder / "global_step3" / "optim_states.pt")
     return folder
@@ -193,6 +195,12 @@ def test_checkpoints_with_deepspeed_and_without_are_not_mixed(tmp_path: Path) ->
         require_readable(tmp_path, engaged=True)
     with pytest.raises(CheckpointError, match=r"saved with DeepSpeed and this run is without it, .* resume with it"):
         require_readable(saved(tmp_path), engaged=False)
+
+
+def test_another_number_of_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CheckpointError, match=r"under DeepSpeed by 1 processes, got 2, .*; start as many"):
+        require_readable(saved(tmp_path), engaged=True)
 
 
 def test_the_trainer_looks_at_a_checkpoint_before_it_resumes_and_before_it_takes_the_best(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from advreg.hf.checkpoint import CheckpointError
+from advreg.hf.ranks import method_files, process_count
 from advreg.methods.base import Method
 
 _WRITERS = ("checkpoint", "datastates_ckpt", "nebula")  # sections of the config
@@ -73,7 +74,7 @@ def refuse_deepspeed(config: Mapping[str, Any], method: Method, args: Any, on_no
 
 
 def require_readable(checkpoint: Path, engaged: bool) -> None:
-    """Refuse a checkpoint of DeepSpeed without it, one of others with it, and one that holds more than data.
+    """Refuse a checkpoint of DeepSpeed without it, one of others with it, of more or fewer processes, or with code.
 
     DeepSpeed unpickles its files whatever they hold, so they are read here first, as tensors, numbers and three classes
     of its own.
@@ -91,6 +92,11 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
         )
     if not engaged:
         return
+    if (before := len(method_files(checkpoint))) != process_count():
+        raise CheckpointError(
+            f"{checkpoint} was saved under DeepSpeed by {before} processes, got {process_count()}, to which ZeRO does "
+            "not deal its state; start as many"
+        )
     named = latest.read_text().strip()
     if not re.fullmatch(r"global_step\d+", named) or not (checkpoint / named).is_dir():
         raise CheckpointError(f"{latest} must name a folder global_step… beside it, got '{named}'")
