@@ -91,11 +91,12 @@ def trainer_of(
     family: str = "bert",
     dropout: float = 0.0,
     momentum: float = 0.0,
+    dtype: str = "float64",
     **settings: Any,
 ) -> Any:
-    """A trainer in double precision; ``settings`` are options of the method and fields of TrainingArguments."""
+    """A trainer, in double precision unless told; ``settings``: options of the method, fields of TrainingArguments."""
     options = OPTIONS[name] | {key: settings.pop(key) for key in list(settings) if key in create(name).options()}
-    model = tiny(family, dropout=dropout, dtype=torch.float64)
+    model = tiny(family, dropout=dropout, dtype=getattr(torch, dtype))
     fields = {
         "output_dir": folder,
         "per_device_train_batch_size": 2,

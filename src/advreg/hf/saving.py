@@ -20,6 +20,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint, require_whole, rotate
+from advreg.hf.deepspeed import require_readable
 from advreg.hf.ranks import first_decides
 from advreg.hf.seal import STAGING, claim, new_token, publish, seal, token_of
 
@@ -41,7 +42,7 @@ class SavingMixin(_Any):  # type: ignore[misc]
         output = Path(self.args.output_dir)
         if self.args.should_save:
             shutil.rmtree(output / STAGING, ignore_errors=True)
-        checkpoint = first_decides(lambda: _whole(given, output))
+        checkpoint = first_decides(lambda: _whole(given, output, self.is_deepspeed_enabled))
         if checkpoint is not None and self.args.should_save:
             self._rotate_behind(checkpoint)
         self._run = new_token() if checkpoint is None else token_of(checkpoint)
@@ -67,6 +68,11 @@ class SavingMixin(_Any):  # type: ignore[misc]
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _worded(f"rng_state.pth in {checkpoint}"):
             super()._load_rng_state(checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.is_deepspeed_enabled:
+            first_decides(lambda: require_readable(Path(self.state.best_model_checkpoint), True))
+        super()._load_best_model()
 
     # ---- saving
 
@@ -122,6 +128,18 @@ class SavingMixin(_Any):  # type: ignore[misc]
         if self._processes_that(failure is not None):
             raise failure or OSError("another process could not write the weights")
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """The stock one; DeepSpeed's processes wait for each other in it, so that one that fails ends the run."""
+        failure = _failure(partial(super()._save_optimizer_and_scheduler, output_dir))
+        if failure is None:
+            return
+        if self.is_deepspeed_enabled and self.args.world_size > 1:
+            raise CheckpointError(
+                f"this process could not write its part of {Path(output_dir).name} ({failure}), for which the others "
+                "wait under DeepSpeed; free some space, and go on from the checkpoint before"
+            ) from failure
+        raise failure
+
     def _publish(self, staged: Path, folder: Path) -> None:
         renamed = self.state.best_model_checkpoint == str(staged)
         if renamed:
@@ -142,17 +160,19 @@ class SavingMixin(_Any):  # type: ignore[misc]
         return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
-def _whole(given: str | os.PathLike[str] | bool | None, output: Path) -> Path | None:
+def _whole(given: str | os.PathLike[str] | bool | None, output: Path, engaged: bool) -> Path | None:
     """The checkpoint that was asked for, or the last one of a run; read once for all processes, and to its end."""
     if given is True:
         checkpoint = last_whole_checkpoint(output)
         if checkpoint is None:
             raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
-        return checkpoint
-    if not isinstance(given, str | os.PathLike):
+    elif isinstance(given, str | os.PathLike):
+        checkpoint = Path(given)
+        require_whole(checkpoint)
+    else:
         return None
-    require_whole(Path(given))
-    return Path(given)
+    require_readable(checkpoint, engaged)
+    return checkpoint
 
 
 def _failure(action: Callable[[], None]) -> BaseException | None:

@@ -29,6 +29,7 @@ from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
+from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
@@ -136,7 +137,8 @@ class AdversarialMixin(SavingMixin):
     def _refuse_sharding(self) -> None:
         """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
         if self.is_deepspeed_enabled:
-            raise ValueError("advreg trains under DDP and FSDP2, got DeepSpeed, with which it is untested; use either")
+            plugin = self.accelerator.state.deepspeed_plugin
+            refuse_deepspeed(plugin.deepspeed_config, self.method, self.args, self.on_non_finite)
         if not self.is_fsdp_enabled:
             return
         if not self.accelerator.is_fsdp2:
@@ -316,10 +318,14 @@ class AdversarialMixin(SavingMixin):
     def _single_step(self, batch: dict[str, Any]) -> StepReport:
         clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
-        backward = counter.counted(self.accelerator.backward)
+        backward = counter.counted(self._backward)
         report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
         self.passes.steps += 1
         return report
+
+    def _backward(self, loss: Tensor) -> None:
+        """As the stock trainer does; a loss is divided by the items of its whole accumulation group already."""
+        self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
@@ -384,15 +390,16 @@ class AdversarialMixin(SavingMixin):
         losses = [report.loss.float() for report in self._reports]
         finite = torch.isfinite(torch.stack(losses)).all() if losses else True
         norm = super()._get_grad_norm(model, grad_norm)
-        if self._spoilt or not (self.args.fp16 or math.isfinite(norm)) or not bool(finite):
-            self._refuse_update(float(norm))
+        told = norm is not None  # not by DeepSpeed without ZeRO, which has made the update
+        if self._spoilt or (told and not (self.args.fp16 or math.isfinite(norm))) or not bool(finite):
+            self._refuse_update(norm)
         return norm
 
-    def _refuse_update(self, norm: float) -> None:
+    def _refuse_update(self, norm: Any) -> None:
         if self.on_non_finite == "stop":
             self._refuse_losses()
             raise NonFiniteLossError(
-                f"the gradient's norm is {norm} at {self._place(*self._taken)}. Neither the weights nor the last "
+                f"the gradient's norm is {float(norm)} at {self._place(*self._taken)}. Neither the weights nor the last "
                 "checkpoint were changed. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
             )
         self._spoilt = True

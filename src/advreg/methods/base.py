@@ -124,12 +124,18 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""  # passes per step as a formula
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
+    repeats_backward: ClassVar[bool] = False  # does step() call backward more than once?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
     movable: ClassVar[tuple[str, ...]] = ()  # options that change no result, so that a resumed run may change them
 
     @property
     def needs_whole_weights(self) -> str:
         """The option that needs all weights in every process, and so excludes FSDP; empty if none is set that does."""
+        return ""
+
+    @property
+    def writes_weights(self) -> str:
+        """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if none is set."""
         return ""
 
     def prepare(  # noqa: B027 - optional

@@ -33,6 +33,7 @@ class FreeAT(Method):
 
     paper = "Shafahi et al. 2019"
     cost = "m forward, m backward, m updates"
+    repeats_backward = True
     updates_itself = True
 
     replays: int = option(3, "m, how often each batch is replayed")

@@ -34,6 +34,7 @@ class FreeLB(Method):
 
     paper = "Zhu et al. 2019"
     cost = "1+S forward, 1+S backward"
+    repeats_backward = True
 
     radius: float = option(0.1, "ε, radius of the l2 ball of a sentence")
     ascent_steps: int = option(2, "S, gradient-ascent steps; 1+S points are trained on")

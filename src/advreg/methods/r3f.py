@@ -51,6 +51,10 @@ class R3F(PenaltyOptions, Method):
     def needs_whole_weights(self) -> str:
         return "spectral" if self.spectral else ""
 
+    @property
+    def writes_weights(self) -> str:
+        return self.needs_whole_weights
+
     def step(
         self,
         task: Task,
