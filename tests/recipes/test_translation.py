@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ from safetensors.torch import load_file
 
 from advreg import health
 from advreg import record as records
+from advreg.core.schedule import Clock
 from advreg.hf.subwords import Subwords
+from advreg.hf.trainer import NonFiniteLossError
 from advreg.hf.translator import TranslationTrainer, Translator
+from advreg.methods.base import StepReport
+from advreg.methods.standard import Standard
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
 from advreg.recipes.settings import SettingsError
@@ -76,6 +81,9 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     assert outcome.passes == {"forward": pytest.approx(4.0), "backward": pytest.approx(3.0)}
     assert outcome.cache_bytes
     assert (outcome.timing["target_tokens_per_second"] or 0) > 0
+    seconds = (outcome.timing["seconds_per_step"] or 0) * (outcome.timing["steps"] or 0)
+    assert len(outcome.epoch_seconds or []) == 3
+    assert sum(outcome.epoch_seconds or []) == pytest.approx(seconds)
     logs = [line for line in outcome.history if "loss" in line]
     assert all(line["grad_norm"] > 0 and "penalty" in line for line in logs)
     assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
@@ -128,6 +136,25 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(settings: Translation
     assert record.outcome.metrics == whole.outcome.metrics
     assert record.outcome.passes == whole.outcome.passes
     assert record.task.details == whole.task.details
+
+
+def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
+    settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Standard.step
+
+    def spoilt(self: Standard, task: Any, batch: Any, clock: Clock, *rest: Any) -> StepReport:
+        report = step(self, task, batch, clock, *rest)
+        return dataclasses.replace(report, loss=torch.tensor(torch.nan)) if clock.step == 1 else report
+
+    monkeypatch.setattr(Standard, "step", spoilt)
+    quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
+    with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 1 \(epoch 0\), sample ids \[\d+, "):
+        carry_out(quick)
+    going_on = dataclasses.replace(quick, on_non_finite="skip", output=f"{settings.output}-skip")
+    record, _ = carry_out(going_on)
+    assert record.outcome.timing["skipped_updates"] == 1.0
+    assert all(math.isfinite(line["loss"]) for line in record.outcome.history if "loss" in line)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
-from advreg.report.words import bytes_text
+from advreg.report.words import bytes_text, metric_name
 
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
@@ -144,7 +144,7 @@ def comparison(done: Sequence[RunRecord]) -> Table:
         caption=f"{details['signatures'][score]}\ntime: of a step, relative to Standard",
     )
     names = list(dict.fromkeys((score, "bleu")))
-    for column in ("method", "n", *(_TITLES[name] for name in names), "time", "forward", "backward", "cache"):
+    for column in ("method", "n", *map(metric_name, names), "time", "forward", "backward", "cache"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for method in dict.fromkeys(record.method.name for record in done):
         mine = [record for record in done if record.method.name == method]
@@ -160,7 +160,6 @@ def comparison(done: Sequence[RunRecord]) -> Table:
 
 
 _PASSES = ("forward", "backward")
-_TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -89,6 +90,7 @@ class AdversarialMixin(SavingMixin):
         self._epoch = 0
         self._group = 1  # micro-batches of this update
         self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
+        self._reports: list[tuple[Batch, StepReport]] = []  # of the steps
         self._passes_before = PassCount()  # this update
         self._spoilt = False  # is something of this update's gradient not finite?
         self._stop = Stop()
@@ -265,10 +267,11 @@ class AdversarialMixin(SavingMixin):
     def _begin_step(self) -> None:
         """An update begins, with the first of its micro-batches."""
         self._mark_step()
-        self._taken, self._spoilt, self._passes_before = [], False, replace(self.passes)
+        self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        model.train()
+        if not model.training:  # the walk over all modules takes a millisecond
+            model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         batch = dict(self._prepare_inputs(inputs))
@@ -286,8 +289,7 @@ class AdversarialMixin(SavingMixin):
             return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        if self._is_finite(report, batch):
-            self._measure(report)
+        self._reports.append((batch, report))
         return report.loss.detach().to(self.args.device)
 
     def _method_step(self, batch: dict[str, Any]) -> StepReport:
@@ -359,6 +361,17 @@ class AdversarialMixin(SavingMixin):
             self._mark_step()
             yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        return 6 * inputs[name].numel() * self._weight_count if name in inputs else 0
+
+    @cached_property
+    def _weight_count(self) -> int:
+        """Weights that are not embeddings."""
+        count = getattr(self.model, "num_parameters", None)
+        return 0 if count is None else int(count(exclude_embeddings=True))
+
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
         most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
@@ -371,6 +384,7 @@ class AdversarialMixin(SavingMixin):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm of an update's gradient, before which it is decided whether there is an update."""
         norm = super()._get_grad_norm(model, grad_norm)
+        self._take_in_reports()
         if self._spoilt or not (self.args.fp16 or math.isfinite(norm)):
             self._refuse_update(float(norm))
         return norm
@@ -386,6 +400,14 @@ class AdversarialMixin(SavingMixin):
         self.skipped += 1
         self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
         logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
+
+    def _take_in_reports(self) -> None:
+        """Check the losses of an update and note what its steps did; here, so that no step waits for the GPU."""
+        losses = [report.loss for _, report in self._reports]
+        all_finite = not losses or bool(torch.stack(losses).isfinite().all())
+        for batch, report in self._reports:
+            if all_finite or self._is_finite(report, batch):
+                self._measure(report)
 
     def _is_finite(self, report: StepReport, batch: Batch) -> bool:
         if bool(torch.isfinite(report.loss)):
@@ -453,7 +475,7 @@ class AdversarialMixin(SavingMixin):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates, "skipped": self.skipped}
+        spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
         process = self.args.process_index, self.args.world_size
         save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
 
@@ -471,7 +493,7 @@ class AdversarialMixin(SavingMixin):
                 )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
-            self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
+            self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 
 
@@ -483,7 +505,7 @@ class _Watch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
-        self.trainer.timer.turn()
+        self.trainer.timer.turn(self.trainer._epoch)
         self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

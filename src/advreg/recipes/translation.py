@@ -262,6 +262,7 @@ def make_job(plan: Plan) -> TranslationJob:
         keep=settings.average if settings.weights == "average" else 1,
         precision=settings.precision,
         site=settings.site,
+        on_non_finite=settings.on_non_finite,
         seed=plan.seed,
         neighbours=None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings),
     )
@@ -299,6 +300,7 @@ def training_fields(settings: TranslationSettings, job: TranslationJob, seed: in
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.clip_norm,
         "label_smoothing_factor": settings.label_smoothing,
+        "logging_nan_inf_filter": settings.on_non_finite == "skip",  # else there is nothing to filter, at two reads
         "logging_steps": max(1, updates * settings.epochs // _LOGS_PER_RUN),
         "eval_strategy": "steps",
         "eval_steps": every,
@@ -426,7 +428,9 @@ def finish_record(record: records.RunRecord, job: TranslationJob, result: Result
             "seconds_per_step": seconds,
             "steps": float(result.steps),
             "target_tokens_per_second": tokens / seconds if seconds else None,
+            **({"skipped_updates": float(result.skipped)} if result.skipped else {}),
         },
+        epoch_seconds=result.epoch_seconds,
         passes=result.passes,
         cache_bytes=result.memory_bytes,
     )

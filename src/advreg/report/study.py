@@ -13,6 +13,7 @@ from advreg.recipes.study_record import Panel, StudiedVariant, StudyRecord
 from advreg.report.render import (
     Sheet,
     best_places,
+    is_percentage,
     markdown_table,
     number_text,
     shortened,
@@ -20,7 +21,7 @@ from advreg.report.render import (
     task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import method_name
+from advreg.report.words import method_name, metric_name
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     over = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
     caption = (
         f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
-        f"{measure(record.task)} in percent, {over}. The best point is bold."
+        f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, {over}. The best point is bold."
     )
     return Sheet(
         caption,
@@ -117,7 +118,7 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
 
 def measure(task: ComparedTask) -> str:
     """What a task is judged by, and on which set."""
-    return f"{' and '.join(task.main_metrics).replace('_', ' ')} on {task.scored_on}"
+    return f"{' and '.join(map(metric_name, task.main_metrics))} on {task.scored_on}"
 
 
 def notes(record: StudyRecord) -> list[str]:
