@@ -65,12 +65,13 @@ class Study:
         self._jobs = list(self._unsettled())
 
     def _rehearse(self) -> None:
-        """Build a run of each method at each place of δ up to its first step."""
+        """Build a run of each method, at each place of δ and with each model it borrows from, up to its first step."""
         for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
             raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
         seen: set[Any] = set()
         for variant in self._variants.values():
-            kind = variant.method, variant.settings.site, getattr(variant.settings, "encoder_dropout", None)
+            more = (getattr(variant.settings, name, None) for name in ("encoder_dropout", "neighbour_embeddings"))
+            kind = variant.method, variant.settings.site, *more
             if kind in seen:
                 continue
             seen.add(kind)

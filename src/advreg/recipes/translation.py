@@ -246,6 +246,11 @@ def make_job(plan: Plan) -> TranslationJob:
     find_sites(model, settings.site)
     sources, references = validation_lines(prepared.data.splits[VALID], settings.validate_sentences)
     tokenised = prepared.data.tokenised
+    embeddings = None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings)
+    if embeddings is not None and not embeddings.exists():
+        raise SettingsError(
+            f"neighbour_embeddings must be a model folder or a safetensors file, got '{embeddings}', which is not there"
+        )
     job = TranslationJob(
         model=model,
         subwords=subwords,
@@ -264,7 +269,7 @@ def make_job(plan: Plan) -> TranslationJob:
         site=settings.site,
         on_non_finite=settings.on_non_finite,
         seed=plan.seed,
-        neighbours=None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings),
+        neighbours=embeddings,
     )
     fields = training_fields(settings, job, plan.seed)
     training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before anything is written
