@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from advreg.bench.record import load as load_bench
+from advreg.methods import create, preset
+from advreg.recipes.compare_settings import read_compare
+from advreg.recipes.study_settings import read_study
 from advreg.record import MethodInfo, RunRecord
 from comparisons import comparison, run_record
 from studies import study_record
-from test_results import experiment
+from test_results import ROOT, experiment
 
 TASK = "iwslt15-en-vi"
 SIGNATURES = {"tokenised_bleu": "tok:none", "bleu": "tok:13a", "chrf": "nc:6"}
@@ -169,3 +172,42 @@ def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_pat
     page = translation.page(tmp_path, tmp_path / "none.json")
     assert "## Whose perturbation is borrowed" in page
     assert "| once | **64.0 ± 1.4** | 2.0 |" in page
+
+
+# ---- the experiments
+
+
+def command_of(config: Path) -> dict[str, str]:
+    """The options of the command that a config file is for, from its comment."""
+    comment = " ".join(
+        line.lstrip("# ").rstrip("\\") for line in config.read_text("utf-8").splitlines() if line[:1] == "#"
+    )
+    words = comment.split("advreg ", 1)[1].split()
+    return {word.removeprefix("--"): words[place + 1] for place, word in enumerate(words) if word.startswith("--")}
+
+
+@pytest.mark.parametrize("name", ["translation-iwslt15", "translation-small"])
+def test_a_comparison_trains_all_methods_alike_with_the_papers_settings(name: str) -> None:
+    config = ROOT / "experiments" / f"{name}.toml"
+    given = command_of(config)
+    assert given["config"] == f"experiments/{name}.toml"
+    settings = read_compare(config, {key: given[key] for key in ("task", "methods", "seeds", "output")}, {})
+    assert settings.budget == 0
+    assert set(settings.methods) >= {"standard", "r3f", "freelb", "smart", "arch"}
+    for base in settings.bases.values():
+        assert base.method("arch").options() == create("arch", **preset("translation", "arch")).options()
+        assert base.epochs % 15 == 0
+        assert base.epochs % base.validate_every == 0  # the last weights are judged too
+
+
+def test_the_study_of_neighbours_varies_nothing_else() -> None:
+    config = ROOT / "experiments" / "translation-neighbours.toml"
+    given = command_of(config)
+    settings = read_study(config, ROOT / given["grid"], [], {"task": given["task"], "seeds": given["seeds"]}, {})
+    changes = [dict(variant.changes) for variant in settings.variants().values() if variant.method == "arch"]
+    lender = "runs/translation/small/multi30k-en-de/standard/seed-0/model"
+    assert changes == [{}, {"neighbour_embeddings": lender}, {"neighbour_choice": "random"}]
+    lent = read_compare(
+        ROOT / "experiments" / "translation-small.toml", {"task": given["task"], "methods": "standard"}, {}
+    )
+    assert {**lent.bases[given["task"]].facts()} == settings.base.facts()  # same subwords, same training

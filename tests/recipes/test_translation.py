@@ -54,6 +54,9 @@ def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | N
     said: Said = []
 
     def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
+        if "translated" in logs:
+            assert step == total
+            said.append(f"{name}: {logs['translated']:.0%} translated")
         if step == stop:
             raise KeyboardInterrupt
 
@@ -89,6 +92,10 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
     assert str(numbers) not in (folder / "record.json").read_text(encoding="utf-8")
     assert any("batches an epoch" in line and "padding" in line for line in said)
+    assert "numbers0: learning 55 subwords from 60 pairs of lines" in said
+    shares = [int(line.split()[1].rstrip("%")) for line in said if "translated" in line]
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1] == 100
 
     healthy = health.load(folder)
     assert healthy is not None
@@ -116,6 +123,7 @@ def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: T
     again, said = carry_out(quick, resume=True)
     assert again == record.portable()
     assert said[-1] == "standard-seed3: finished before, not repeated"
+    assert not any("learning" in line for line in said)
     with pytest.raises(SettingsError, match=r"standard-seed3 cannot go on, .*learning_rate was 0\.001, is 0\.5"):
         carry_out(dataclasses.replace(quick, learning_rate=0.5), resume=True)
 
@@ -163,6 +171,15 @@ def test_every_method_trains_on_it_with_both_streams_perturbed(settings: Transla
     record, _ = carry_out(dataclasses.replace(settings, methods=(method,), options={}, epochs=1))
     assert record.outcome.status == "finished"
     assert record.outcome.passes["forward"] > 1
+
+
+def test_embeddings_that_are_not_there_are_missed_before_anything_is_written(settings: TranslationSettings) -> None:
+    lost = dataclasses.replace(settings, neighbour_embeddings="no/such/model")
+    with pytest.raises(
+        SettingsError, match=r"neighbour_embeddings must be .*, got 'no/such/model', which is not there"
+    ):
+        carry_out(lost)
+    assert not Path(str(settings.output)).exists()
 
 
 @pytest.mark.slow
@@ -265,6 +282,7 @@ def test_what_was_dropped_and_filtered_is_told(tmp_path: Path) -> None:
     prepared = prepare_data(settings, load_parallel(settings), tmp_path / "runs", said.append)
     assert said == [
         "1 of 3 train pairs had an empty side and were dropped",
+        f"{tmp_path.name}: learning 8 subwords from 2 pairs of lines",
         "1 of 2 training pairs kept: 0 longer than 250 subwords, "
         "1 with one side more than 2 times as long as the other",
     ]

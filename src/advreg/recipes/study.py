@@ -54,7 +54,7 @@ class Study:
         self._notes = [*self._data.notes, *settings.notes()]
         for text in self._notes:
             notice(text)
-        self._rehearse()
+        self._rehearse(notice)
         self._begun = load(folder).started if (folder / STUDY_FILE).is_file() else now()
         self._runs = {
             (variant.name, seed): StudiedRun(seed=seed, folder=f"{variant.name}/seed-{seed}")
@@ -64,7 +64,7 @@ class Study:
         self._places: dict[Path, tuple[str, int]] = {}
         self._jobs = list(self._unsettled())
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, notice: Callable[[str], None]) -> None:
         """Build a run of each method, at each place of δ and with each model it borrows from, up to its first step."""
         for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
             raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
@@ -76,7 +76,7 @@ class Study:
                 continue
             seen.add(kind)
             try:
-                self._data.rehearse(variant.settings, variant.method, self.folder)
+                self._data.rehearse(variant.settings, variant.method, self.folder, notice)
             except InjectionError as error:
                 raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
 

@@ -69,7 +69,7 @@ class Workload(ABC):
         """A task within the training data, to tune on without a look at what a run is judged by in the end."""
 
     @abstractmethod
-    def rehearse(self, settings: Any, method: str, folder: Path) -> None:
+    def rehearse(self, settings: Any, method: str, folder: Path, notice: Notice) -> None:
         """Build a run up to its first step, so that what cannot work is refused; nothing is written."""
 
     @abstractmethod
@@ -100,10 +100,10 @@ class Texts(Workload):
     def held_out(self, share: float, seed: int) -> Texts:
         return Texts(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TrainSettings, method: str, folder: Path) -> None:
+    def rehearse(self, settings: TrainSettings, method: str, folder: Path, notice: Notice) -> None:
         few = replace(self.data, train=_one_of_each_class(self.data), dev=self.data.dev[:1], evaluations={})
         plan = classify.Plan(settings, few, method, 0, folder)
-        classify.prepare(plan, settings.method(method), lambda _: None)
+        classify.prepare(plan, settings.method(method), lambda _: None)  # what it says of a few samples is not so
 
     def run(
         self, settings: TrainSettings, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice
@@ -134,8 +134,8 @@ class Translations(Workload):
     def held_out(self, share: float, seed: int) -> Translations:
         return Translations(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TranslationSettings, method: str, folder: Path) -> None:
-        prepared = self._prepare(settings, lambda _: None)
+    def rehearse(self, settings: TranslationSettings, method: str, folder: Path, notice: Notice) -> None:
+        prepared = self._prepare(settings, notice)
         translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
 
     def run(
