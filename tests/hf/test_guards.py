@@ -151,6 +151,27 @@ def within(mode: Any, work: Any) -> Any:
         return work()
 
 
+def test_dropout_is_on_again_after_an_evaluation_of_what_a_wrapper_holds(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, create("standard"), save_strategy="no")
+    wrapper = Wrapper(trainer.model)
+    trainer.model.eval()
+    assert wrapper.training
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.training_step(wrapper, batch)
+    assert all(module.training for module in trainer.model.modules())
+
+
+class Wrapper(nn.Module):
+    """As DDP is: a module around the model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.module(**inputs)
+
+
 def test_arithmetic_is_estimated_as_by_the_stock_trainer(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, create("standard"))
     inputs = {"input_ids": torch.ones(3, 7, dtype=torch.int64)}

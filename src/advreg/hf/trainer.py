@@ -270,7 +270,7 @@ class AdversarialMixin(SavingMixin):
         self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        if not model.training:  # the walk over all modules takes a millisecond
+        if not (model.training and self.model.training):  # an evaluation turns off what DDP wraps, not the wrapper
             model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
