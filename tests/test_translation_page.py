@@ -73,7 +73,9 @@ def page(translation: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> s
 
 
 def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType) -> None:
-    assert translation.PAGE.read_text(encoding="utf-8") == translation.page(translation.RECORDS)
+    page = translation.PAGE.read_text(encoding="utf-8")
+    assert page == translation.page(translation.RECORDS)
+    assert translation.PAGE.with_name(translation.PICTURE).is_file() == (translation.PICTURE in page)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
