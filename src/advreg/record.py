@@ -76,6 +76,11 @@ class RecordError(ValueError):
         return RecordError(self.problem, self.remedy, field=self.field, path=path)
 
 
+def later(default: Any) -> Any:
+    """A field that records written before it was thought of do not have; what it was then is the default."""
+    return field(default=default, metadata=_LATER)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MethodInfo:
     """The method and all of its settings."""
@@ -119,12 +124,14 @@ class Outcome:
     """What came out: final metrics, history (one dict per log line), seconds, passes and cache size.
 
     ``error`` is why the run failed, ``earlier_errors`` when and why earlier attempts at it did, the oldest first.
+    ``epoch_seconds`` is what the steps of each epoch took, evaluations and saves left out.
     """
 
     status: Status = "running"
     metrics: dict[str, float | None] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     timing: dict[str, float | None] = field(default_factory=dict)
+    epoch_seconds: list[float] | None = later(None)  # noqa: RUF009 - it is a field
     passes: dict[str, float | None] = field(default_factory=dict)
     cache_bytes: int | None = None
     error: str | None = None
@@ -188,6 +195,7 @@ class RunRecord:
         metrics: Mapping[str, float | None],
         history: Sequence[Mapping[str, Any]] = (),
         timing: Mapping[str, float | None] | None = None,
+        epoch_seconds: Sequence[float] | None = None,
         passes: Mapping[str, float | None] | None = None,
         cache_bytes: int | None = None,
     ) -> RunRecord:
@@ -197,6 +205,7 @@ class RunRecord:
             metrics=dict(metrics),
             history=[dict(line) for line in history],
             timing=dict(timing or {}),
+            epoch_seconds=None if epoch_seconds is None else list(epoch_seconds),
             passes=dict(passes or {}),
             cache_bytes=cache_bytes,
             earlier_errors=self.outcome.earlier_errors,
@@ -546,11 +555,6 @@ def _decode_dataclass(cls: Any, value: Any, where: str) -> Any:
     for name in sorted(value.keys() - hints.keys()):
         raise RecordError("is not a known field", _UNEDITED, field=prefix + name)
     return cls(**{name: _decode(hints[name], item, prefix + name) for name, item in value.items()})
-
-
-def later(default: Any) -> Any:
-    """A field that records written before it was thought of do not have; what it was then is the default."""
-    return field(default=default, metadata=_LATER)
 
 
 def _later(cls: Any) -> set[str]:

@@ -4,8 +4,9 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from advreg import record as records
 from advreg.recipes.compare_record import load
 from command_server import CommandServer, start
 from little_tables import sentiment, write_table
+from number_words import SOURCE, TARGET, write_numbers
 from runner_jobs import is_alive, wait_for
 
 GRID = "[grid]\nlearning_rate = [1e-3, 3e-3, 1e-2]\nbatch_size = [8]\n"
@@ -168,3 +170,41 @@ def test_a_killed_worker_costs_one_run_which_the_next_command_makes(model: Path,
     assert again.returncode == 0, printed
     assert "1 run to make" in printed
     assert len(run_files(tmp_path / "out")) == 4
+
+
+@pytest.mark.slow
+def test_translations_that_are_killed_go_on_from_their_checkpoints_and_end_as_if_they_had_not_been(
+    tmp_path: Path,
+) -> None:
+    text = write_numbers(tmp_path / "text", train=60, valid=4, test=4)
+    command = [
+        "compare", "--task", "translation", "--data", text, "--source", SOURCE, "--target", TARGET, "--vocabulary", 55,
+        "--model", "transformer-small", "--max-ratio", 3, "--epochs", 4, "--max-tokens", 256, "--update-tokens", 500,
+        "--validate-every", 2, "--beam", 1, "--refresh-every", 2, "--cache-fraction", 0.5, "--methods", "standard,arch",
+        "--seeds", 1, "--budget", 0, "--jobs", 2, "--set", "save_steps=1",
+    ]  # fmt: skip
+    whole = start(tmp_path, [*command, "--output", "whole"])
+    printed, _ = whole.communicate(timeout=400)
+    assert whole.returncode == 0, printed
+    running = start(tmp_path, [*command, "--output", "out"])
+    wait_for(lambda: len({path.parent.parent for path in sealed(tmp_path)}) == 2, seconds=200)  # of both runs
+    workers = workers_of(running.pid)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate(timeout=30)
+    wait_for(lambda: not any(map(is_alive, workers)), seconds=30)
+    again = start(tmp_path, [*command, "--output", "out"])
+    printed, _ = again.communicate(timeout=400)
+    assert again.returncode == 0, printed
+    assert len(re.findall(r"translation/(?:standard|arch)/seed-0: resumed from step \d+", printed)) == 2
+    for path in (tmp_path / "whole").rglob("record.json"):
+        one, other = (
+            records.load(file).outcome for file in (path, tmp_path / "out" / path.relative_to(tmp_path / "whole"))
+        )
+        assert (one.metrics, one.passes) == (other.metrics, other.passes)
+        assert curves(one.history) == curves(other.history)
+        assert len(other.epoch_seconds or []) == 4
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All that was logged, but for the time it took."""
+    return [line for line in history if "train_runtime" not in line]

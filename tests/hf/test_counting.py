@@ -57,7 +57,7 @@ def test_what_is_no_pass_is_not_counted(counted: Any) -> None:
 def test_means_are_per_step_and_there_is_none_before_the_first() -> None:
     assert PassCount(9.0, 6.0, 3).per_step() == {"forward": 3.0, "backward": 2.0}
     assert PassCount().per_step() == {"forward": 0.0, "backward": 0.0}
-    assert Timer(6.0, 3).per_step() == 2.0
+    assert Timer([4.0, 2.0], 3).per_step() == 2.0
     assert Timer().per_step() == 0.0
 
 
@@ -78,10 +78,34 @@ def test_a_busy_moment_does_not_show_and_epochs_of_different_cost_do(monkeypatch
     timer = Timer()
     for number, step in enumerate(steps):
         if number == 3:
-            timer.turn()
+            timer.turn(1)
         timer.start()
         now += step
         timer.stop()
     assert (timer.seconds, timer.updates) == (3 * 5.0 + 5 * 1.0, 8)
-    timer.turn()
-    assert Timer(timer.seconds, timer.updates).per_step() == timer.per_step() == 20.0 / 8
+    timer.turn(2)
+    assert timer.epochs == [15.0, 5.0]
+    assert Timer(timer.epochs, timer.updates).per_step() == timer.per_step() == 20.0 / 8
+
+
+def test_an_epoch_that_a_run_was_stopped_in_counts_what_was_spent_before_and_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    timer = Timer([10.0, 4.0], 7)  # of epoch 1 something is left
+    timer.turn(1)
+    timer.spend(0.5)
+    timer.start()
+    now += 2.0
+    timer.stop()
+    assert (timer.epochs, timer.updates) == ([10.0, 6.5], 8)
+    timer.turn(2)
+    timer.start()
+    now += 3.0
+    timer.stop()
+    assert (timer.epochs, timer.seconds, timer.updates) == ([10.0, 6.5, 3.0], 19.5, 9)
+    later = Timer([10.0], 5)  # stopped at the very end of epoch 0
+    later.turn(1)
+    later.spend(1.0)
+    assert later.epochs == [10.0, 1.0]

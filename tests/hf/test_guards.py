@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Trainer, TrainerCallback
 
 from advreg.hf.checkpoint import checkpoints
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.methods import create
+from advreg.methods.base import StepReport
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
@@ -96,35 +98,85 @@ def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
     assert len(batches) == 4
 
 
-class BadLoss:
-    """A method whose loss is reported as infinite for one micro-batch, while its gradient is fine."""
+def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_named(tmp_path: Path) -> None:
+    trainer = tiny_trainer(
+        tmp_path, create("standard"), per_device_train_batch_size=2, gradient_accumulation_steps=4, save_strategy="no"
+    )
+    batches: list[list[int]] = []
+    step = trainer.method.step
 
-    def __init__(self, number: int) -> None:
-        self.method, self.number, self.calls, self.ids = create("standard"), number, 0, list[int]()
+    def spoilt(task: Any, batch: Any, *rest: Any) -> StepReport:
+        batches.append(batch["sample_id"].tolist())
+        report = step(task, batch, *rest)
+        return replace(report, loss=torch.tensor(torch.inf)) if len(batches) == 2 else report
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.method, name)
-
-    def step(self, task: Any, batch: Any, *rest: Any) -> Any:
-        report, self.calls = self.method.step(task, batch, *rest), self.calls + 1
-        if self.calls != self.number:
-            return report
-        self.ids = batch["sample_id"].tolist()
-        return replace(report, loss=torch.tensor(torch.inf))
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_loss_that_is_not_finite_stops_the_run_whatever_its_gradient_is_and_its_micro_batch_is_named(
-    number: int, tmp_path: Path
-) -> None:
-    method: Any = BadLoss(number)
-    trainer = tiny_trainer(tmp_path, method, per_device_train_batch_size=2, gradient_accumulation_steps=2)
-    before = end_of(trainer)
+    trainer.method.step = spoilt
     with pytest.raises(NonFiniteLossError) as caught:
         trainer.train()
-    assert str(caught.value).startswith(f"the loss is inf at step 0 (epoch 0), sample ids {method.ids}: task loss")
-    assert len(method.ids) == 2
-    assert same_end(end_of(trainer), before)
+    assert f"the loss is inf at step 0 (epoch 0), sample ids {batches[1]}: task loss" in str(caught.value)
+    assert trainer.state.global_step == 0
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a value is read off a tensor, for which the host would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_an_update(tmp_path: Path) -> None:
+    counts = []
+    for steps in (1, 4):
+        trainer = tiny_trainer(
+            tmp_path / str(steps), create("standard"), per_device_train_batch_size=8 // steps, max_steps=1,
+            gradient_accumulation_steps=steps, logging_nan_inf_filter=False, save_strategy="no",
+        )  # fmt: skip
+        everywhere, in_passes, task = Reads(), Reads(), trainer.task
+        forward = task._forward
+        task._forward = lambda *given, mode=in_passes, forward=forward: within(mode, lambda: forward(*given))
+        trainer._make_task = lambda task=task: task
+        trainer.data_collator.limits = None  # they look at batches that are still on the host
+        within(everywhere, trainer.train)
+        counts.append(everywhere.count - in_passes.count)
+    assert counts[0] == counts[1] > 0  # what an update reads before it is made, and what is logged
+
+
+def within(mode: Any, work: Any) -> Any:
+    with mode:
+        return work()
+
+
+def test_dropout_is_on_again_after_an_evaluation_of_what_a_wrapper_holds(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, create("standard"), save_strategy="no")
+    wrapper = Wrapper(trainer.model)
+    trainer.model.eval()
+    assert wrapper.training
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.training_step(wrapper, batch)
+    assert all(module.training for module in trainer.model.modules())
+
+
+class Wrapper(nn.Module):
+    """As DDP is: a module around the model."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.module(**inputs)
+
+
+def test_arithmetic_is_estimated_as_by_the_stock_trainer(tmp_path: Path) -> None:
+    trainer = tiny_trainer(tmp_path, create("standard"))
+    inputs = {"input_ids": torch.ones(3, 7, dtype=torch.int64)}
+    assert trainer.floating_point_ops(inputs) == Trainer.floating_point_ops(trainer, inputs) > 0
+    assert trainer.floating_point_ops({}) == Trainer.floating_point_ops(trainer, {}) == 0
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])
@@ -313,6 +365,7 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
                 return probe(batch, delta)
 
         trainer._make_task = lambda task=task: task
+        trainer.data_collator.limits = None  # they look at batches that are still on the host
         task.probe = limited  # type: ignore[method-assign]
         with caplog.at_level(logging.WARNING):
             trainer.train()

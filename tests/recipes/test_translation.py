@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ from safetensors.torch import load_file
 
 from advreg import health
 from advreg import record as records
+from advreg.core.schedule import Clock
 from advreg.hf.subwords import Subwords
+from advreg.hf.trainer import NonFiniteLossError
 from advreg.hf.translator import TranslationTrainer, Translator
+from advreg.methods.base import StepReport
+from advreg.methods.standard import Standard
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
 from advreg.recipes.settings import SettingsError
@@ -49,6 +54,9 @@ def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | N
     said: Said = []
 
     def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
+        if "translated" in logs:
+            assert step == total
+            said.append(f"{name}: {logs['translated']:.0%} translated")
         if step == stop:
             raise KeyboardInterrupt
 
@@ -76,11 +84,18 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     assert outcome.passes == {"forward": pytest.approx(4.0), "backward": pytest.approx(3.0)}
     assert outcome.cache_bytes
     assert (outcome.timing["target_tokens_per_second"] or 0) > 0
+    seconds = (outcome.timing["seconds_per_step"] or 0) * (outcome.timing["steps"] or 0)
+    assert len(outcome.epoch_seconds or []) == 3
+    assert sum(outcome.epoch_seconds or []) == pytest.approx(seconds)
     logs = [line for line in outcome.history if "loss" in line]
     assert all(line["grad_norm"] > 0 and "penalty" in line for line in logs)
     assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
     assert str(numbers) not in (folder / "record.json").read_text(encoding="utf-8")
     assert any("batches an epoch" in line and "padding" in line for line in said)
+    assert "numbers0: learning 55 subwords from 60 pairs of lines" in said
+    shares = [int(line.split()[1].rstrip("%")) for line in said if "translated" in line]
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1] == 100
 
     healthy = health.load(folder)
     assert healthy is not None
@@ -108,6 +123,7 @@ def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: T
     again, said = carry_out(quick, resume=True)
     assert again == record.portable()
     assert said[-1] == "standard-seed3: finished before, not repeated"
+    assert not any("learning" in line for line in said)
     with pytest.raises(SettingsError, match=r"standard-seed3 cannot go on, .*learning_rate was 0\.001, is 0\.5"):
         carry_out(dataclasses.replace(quick, learning_rate=0.5), resume=True)
 
@@ -130,12 +146,40 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(settings: Translation
     assert record.task.details == whole.task.details
 
 
+def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
+    settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Standard.step
+
+    def spoilt(self: Standard, task: Any, batch: Any, clock: Clock, *rest: Any) -> StepReport:
+        report = step(self, task, batch, clock, *rest)
+        return dataclasses.replace(report, loss=torch.tensor(torch.nan)) if clock.step == 1 else report
+
+    monkeypatch.setattr(Standard, "step", spoilt)
+    quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
+    with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 1 \(epoch 0\), sample ids \[\d+, "):
+        carry_out(quick)
+    going_on = dataclasses.replace(quick, on_non_finite="skip", output=f"{settings.output}-skip")
+    record, _ = carry_out(going_on)
+    assert record.outcome.timing["skipped_updates"] == 1.0
+    assert all(math.isfinite(line["loss"]) for line in record.outcome.history if "loss" in line)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["r3f", "freelb", "smart"])
 def test_every_method_trains_on_it_with_both_streams_perturbed(settings: TranslationSettings, method: str) -> None:
     record, _ = carry_out(dataclasses.replace(settings, methods=(method,), options={}, epochs=1))
     assert record.outcome.status == "finished"
     assert record.outcome.passes["forward"] > 1
+
+
+def test_embeddings_that_are_not_there_are_missed_before_anything_is_written(settings: TranslationSettings) -> None:
+    lost = dataclasses.replace(settings, neighbour_embeddings="no/such/model")
+    with pytest.raises(
+        SettingsError, match=r"neighbour_embeddings must be .*, got 'no/such/model', which is not there"
+    ):
+        carry_out(lost)
+    assert not Path(str(settings.output)).exists()
 
 
 @pytest.mark.slow
@@ -238,6 +282,7 @@ def test_what_was_dropped_and_filtered_is_told(tmp_path: Path) -> None:
     prepared = prepare_data(settings, load_parallel(settings), tmp_path / "runs", said.append)
     assert said == [
         "1 of 3 train pairs had an empty side and were dropped",
+        f"{tmp_path.name}: learning 8 subwords from 2 pairs of lines",
         "1 of 2 training pairs kept: 0 longer than 250 subwords, "
         "1 with one side more than 2 times as long as the other",
     ]

@@ -73,11 +73,11 @@ def test_a_rehearsal_refuses_what_cannot_work_and_writes_nothing(
 ) -> None:
     for settings, message in ((text, "is no module of Bert"), (numbers, "is no module of Marian")):
         workload = load_workload(settings)
-        workload.rehearse(settings, "arch", tmp_path)
+        workload.rehearse(settings, "arch", tmp_path, lambda _: None)
         with pytest.raises(RuntimeError, match=message):
-            workload.rehearse(replace(settings, site="nowhere"), "arch", tmp_path)
+            workload.rehearse(replace(settings, site="nowhere"), "arch", tmp_path, lambda _: None)
     with pytest.raises(ValueError, match="vocabulary"):
-        load_workload(numbers).rehearse(replace(numbers, vocabulary=9000), "arch", tmp_path)
+        load_workload(numbers).rehearse(replace(numbers, vocabulary=9000), "arch", tmp_path, lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -46,6 +46,17 @@ def test_the_markdown_can_be_pasted_into_a_page() -> None:
             assert len({line.count("|") for line in block.splitlines()}) == 1
 
 
+def test_bleu_is_no_percentage_and_goes_by_its_name() -> None:
+    record = comparison({"iwslt": ["tokenised_bleu"], "multi30k": ["bleu"]}, ["standard", "arch"], [0])
+    scores = {"iwslt": {"bleu": 28.0, "tokenised_bleu": 30.0}, "multi30k": {"bleu": 35.0}}
+    keys = [(task, name, 0) for task in scores for name in ("standard", "arch")]
+    text = to_markdown(results(record, {key: run_record(key[1], 0, scores[key[0]]) for key in keys}))
+    assert "Tokenised BLEU or sacreBLEU on dev, one seed; model small" in text
+    assert "Each metric.\n" in text
+    assert "| iwslt data, sacreBLEU |" in text
+    assert "percent" not in text
+
+
 def test_one_seed_has_no_interval_and_says_so() -> None:
     record = comparison({"rte": ["accuracy"]}, ["standard", "arch"], [0])
     text = to_markdown(

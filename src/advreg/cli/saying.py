@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_WATCHED = ("loss", "penalty", "eval_accuracy", "eval_pearson", "eval_bleu")
+_WATCHED = ("loss", "penalty", "eval_accuracy", "eval_pearson", "eval_bleu", "translated")
 
 
 class Notices:
@@ -49,7 +49,7 @@ def bars(console: Console, **options: Any) -> Progress:
 
 
 def note(logs: Mapping[str, float]) -> str:
-    """What is worth watching of the last log.
+    """What is worth watching of the last log; when training is over, the share of the sentences that are translated.
 
     Example:
         >>> note({"loss": 0.51234, "learning_rate": 1e-4}), note({"eval_bleu": 31.5})

@@ -22,6 +22,7 @@ from advreg.hf.translator import Translator
 from advreg.recipes.translation import choose_folder, run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
+from advreg.report.words import metric_name
 
 _TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
@@ -143,5 +144,5 @@ def comparison(done: Sequence[RunRecord]) -> Table:
         caption=f"{details['signatures'][score]}\ntime: of a step, relative to Standard",
     )
     names = list(dict.fromkeys((score, "bleu")))
-    columns = ("n", *(_TITLES[name] for name in names), "time")
+    columns = ("n", *map(metric_name, names), "time")
     return filled(table, columns, done, lambda record: [record.outcome.metrics[name] or 0.0 for name in names], 2)

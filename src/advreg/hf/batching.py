@@ -77,23 +77,22 @@ class PairCollator:
     multiple: int = 1
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        source = self._padded([feature["input_ids"] for feature in features], self.padding)
-        labels = self._padded([feature["labels"] for feature in features], IGNORED)
-        lengths = torch.tensor([len(feature["input_ids"]) for feature in features])
+        source, real = self._padded([feature["input_ids"] for feature in features], self.padding)
+        labels, _ = self._padded([feature["labels"] for feature in features], IGNORED)
         shifted = torch.cat([labels.new_full((len(labels), 1), self.start), labels[:, :-1]], dim=1)
         return {
             "input_ids": source,
-            "attention_mask": (torch.arange(source.shape[1]) < lengths[:, None]).long(),
+            "attention_mask": real.long(),
             "labels": labels,
             "decoder_input_ids": shifted.masked_fill(shifted == IGNORED, self.padding),
         }
 
-    def _padded(self, rows: Sequence[Any], fill: int) -> Tensor:
-        width = int(round_up(max(len(row) for row in rows), self.multiple))
-        padded = torch.full((len(rows), width), fill, dtype=torch.int64)
-        for place, row in zip(padded, rows, strict=True):
-            place[: len(row)] = torch.as_tensor(row)
-        return padded
+    def _padded(self, rows: Sequence[Any], fill: int) -> tuple[Tensor, Tensor]:
+        """Rows side by side, and which positions are theirs; without a loop over rows: the GPU waits for a batch."""
+        lengths = torch.tensor([len(row) for row in rows])
+        real = torch.arange(int(round_up(int(lengths.max()), self.multiple))) < lengths[:, None]  # (B, T)
+        flat = torch.cat([torch.as_tensor(row) for row in rows]).long()
+        return torch.full(real.shape, fill).masked_scatter_(real, flat), real
 
 
 def round_up(length: Any, multiple: int) -> Any:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -24,7 +25,7 @@ class CheckpointError(ValueError):
 
 
 def save_method(
-    method: Method, folder: Path, tally: Mapping[str, float] | None = None, rank: int = 0, world: int = 1
+    method: Method, folder: Path, tally: Mapping[str, Any] | None = None, rank: int = 0, world: int = 1
 ) -> None:
     """Write what the method remembers: tensors, and as metadata its name, options and facts.
 
@@ -48,7 +49,7 @@ def save_method(
         remove_others(folder, world)
 
 
-def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, float]:
+def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     """Give the method back what it remembered, if it is the same method with the same options; returns the tally.
 
     A run of another number of processes is dealt anew; see :meth:`~advreg.methods.base.Method.redealt`.
@@ -56,7 +57,7 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
     paths = method_files(folder)
     if not paths:
         raise CheckpointError(f"{folder} holds no {METHOD_FILE}; it was not saved by advreg, or with save_only_model")
-    tallies: list[dict[str, float]] = []
+    tallies: list[dict[str, Any]] = []
 
     def states() -> Iterator[MethodState]:
         for path in paths if len(paths) != world else paths[rank : rank + 1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +33,17 @@ class Timer:
     """Seconds spent in optimizer steps, evaluation and saving left out.
 
     The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its median step as often
-    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: every step reads its
-    loss, so that at most one update's kernels go uncounted.
+    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: every update reads its
+    losses before it is made, so that no more than the optimizer's kernels go uncounted.
 
     Args:
-        seconds, updates: what a run that goes on had spent before.
+        epochs: seconds of each epoch so far of a run that goes on, the last of which may not be over.
+        updates: what it had made in them.
     """
 
-    def __init__(self, seconds: float = 0.0, updates: int = 0) -> None:
-        self._past = (seconds, updates)
+    def __init__(self, epochs: Sequence[float] = (), updates: int = 0) -> None:
+        self._past, self._updates = list(epochs), updates
+        self._number = max(0, len(epochs) - 1)
         self._epoch: list[float] = []
 
     def start(self) -> None:
@@ -52,19 +54,32 @@ class Timer:
 
     def spend(self, seconds: float) -> None:
         """Time spent on the steps to come, outside any of them."""
-        self._past = (self._past[0] + seconds, self._past[1])
+        self._past = self._with(seconds)
 
-    def turn(self) -> None:
-        """An epoch is over."""
-        self._past, self._epoch = (self.seconds, self.updates), []
+    def turn(self, epoch: int) -> None:
+        """This epoch begins, or goes on."""
+        self._past, self._updates, self._epoch = self.epochs, self.updates, []
+        self._number = epoch
+
+    @property
+    def epochs(self) -> list[float]:
+        """Seconds of each epoch."""
+        return self._with(statistics.median(self._epoch) * len(self._epoch)) if self._epoch else list(self._past)
+
+    def _with(self, seconds: float) -> list[float]:
+        """What was spent, and so many seconds more in this epoch."""
+        missing = [0.0] * (self._number + 1 - len(self._past))
+        spent = [*self._past, *missing]
+        spent[self._number] += seconds
+        return spent
 
     @property
     def seconds(self) -> float:
-        return self._past[0] + (statistics.median(self._epoch) * len(self._epoch) if self._epoch else 0.0)
+        return sum(self.epochs)
 
     @property
     def updates(self) -> int:
-        return self._past[1] + len(self._epoch)
+        return self._updates + len(self._epoch)
 
     def per_step(self) -> float:
         return self.seconds / max(self.updates, 1)

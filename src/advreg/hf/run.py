@@ -65,6 +65,7 @@ class Result:
     metrics: dict[str, float]
     history: list[dict[str, Any]]
     seconds_per_step: float
+    epoch_seconds: list[float]
     steps: int
     passes: dict[str, float]
     memory_bytes: int
@@ -92,6 +93,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
         metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
         history=[dict(line) for line in trainer.state.log_history],
         seconds_per_step=trainer.timer.per_step(),
+        epoch_seconds=trainer.timer.epochs,
         steps=trainer.state.global_step,
         passes=trainer.passes.per_step(),
         memory_bytes=job.method.memory_bytes,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -90,12 +91,11 @@ class AdversarialMixin(SavingMixin):
         self._epoch = 0
         self._group = 1  # micro-batches of this update
         self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
-        self._reports: list[StepReport] = []  # and what it did
+        self._reports: list[tuple[Batch, StepReport]] = []  # of the steps
         self._passes_before = PassCount()  # this update
         self._spoilt = False  # is something of this update's gradient not finite?
         self._stop = Stop()
         self._leaving = False
-        self._operations_per_token: int | None = None
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
@@ -274,7 +274,7 @@ class AdversarialMixin(SavingMixin):
         self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        if not model.training:  # to go through all modules in every step would take a twentieth of a small one's time
+        if not (model.training and self.model.training):  # an evaluation turns off what DDP wraps, not the wrapper
             model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
@@ -293,11 +293,7 @@ class AdversarialMixin(SavingMixin):
             return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        if self.on_non_finite == "skip" and not bool(torch.isfinite(report.loss)):
-            self._spoilt = True
-        else:
-            self._reports.append(report)
-            self._measure(report)
+        self._reports.append((batch, report))
         return report.loss.detach().to(self.args.device)
 
     def _method_step(self, batch: dict[str, Any]) -> StepReport:
@@ -373,6 +369,17 @@ class AdversarialMixin(SavingMixin):
             self._mark_step()
             yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        return 6 * inputs[name].numel() * self._weight_count if name in inputs else 0
+
+    @cached_property
+    def _weight_count(self) -> int:
+        """Weights that are not embeddings."""
+        count = getattr(self.model, "num_parameters", None)
+        return 0 if count is None else int(count(exclude_embeddings=True))
+
     def _inner_update(self) -> None:
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
         most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
@@ -383,39 +390,45 @@ class AdversarialMixin(SavingMixin):
         self.model.zero_grad()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The norm of an update's gradient, before which it is decided whether there is an update.
-
-        The losses are looked at here as well: each look makes the host wait for the GPU.
-        """
-        losses = [report.loss.float() for report in self._reports]
-        finite = torch.isfinite(torch.stack(losses)).all() if losses else True
+        """The norm of an update's gradient, before which it is decided whether there is an update."""
         norm = super()._get_grad_norm(model, grad_norm)
         told = norm is not None  # not by DeepSpeed without ZeRO, which has made the update
-        if self._spoilt or (told and not (self.args.fp16 or math.isfinite(norm))) or not bool(finite):
+        self._take_in_reports()
+        if self._spoilt or (told and not (self.args.fp16 or math.isfinite(norm))):
             self._refuse_update(norm)
         return norm
 
     def _refuse_update(self, norm: Any) -> None:
+        place = self._place(*self._taken)
         if self.on_non_finite == "stop":
-            self._refuse_losses()
             raise NonFiniteLossError(
-                f"the gradient's norm is {float(norm)} at {self._place(*self._taken)}. Neither the weights nor the last "
-                "checkpoint were changed. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
+                f"the gradient's norm is {float(norm)} at {place}. Neither the weights nor the last checkpoint were "
+                "changed. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
             )
         self._spoilt = True
         self.skipped += 1
         self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
-        place = self._place(*self._taken)
         logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
 
-    def _refuse_losses(self) -> None:
-        for batch, report in zip(self._taken, self._reports, strict=True):
-            if not bool(torch.isfinite(report.loss)):
-                raise NonFiniteLossError(
-                    f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, "
-                    f"penalty {_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, "
-                    "the weight or the radius, or train in bf16 or fp32"
-                )
+    def _take_in_reports(self) -> None:
+        """Check the losses of an update and note what its steps did; here, so that no step waits for the GPU."""
+        losses = [report.loss for _, report in self._reports]
+        all_finite = not losses or bool(torch.stack(losses).isfinite().all())
+        for batch, report in self._reports:
+            if all_finite or self._is_finite(report, batch):
+                self._measure(report)
+
+    def _is_finite(self, report: StepReport, batch: Batch) -> bool:
+        if bool(torch.isfinite(report.loss)):
+            return True
+        if self.on_non_finite == "skip":
+            self._spoilt = True
+            return False
+        raise NonFiniteLossError(
+            f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
+            f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
+            "radius, or train in bf16 or fp32"
+        )
 
     def _place(self, *batches: Batch) -> str:
         ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]
@@ -436,14 +449,6 @@ class AdversarialMixin(SavingMixin):
         if self._leaving and self.args.save_strategy == "no":
             self._stop.leave()
         control.should_save = control.should_save or self._leaving
-
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """What the stock Trainer says; it would count the model's parameters anew in every step."""
-        name = getattr(self.model, "main_input_name", "input_ids")
-        tokens = inputs[name].numel() if name in inputs else 0
-        if tokens and self._operations_per_token is None:
-            self._operations_per_token = super().floating_point_ops(inputs) // tokens
-        return tokens * (self._operations_per_token or 0)
 
     # ---- evaluation
 
@@ -479,7 +484,7 @@ class AdversarialMixin(SavingMixin):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        spent = {"seconds": self.timer.seconds, "updates": self.timer.updates, "skipped": self.skipped}
+        spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
         process = self.args.process_index, self.args.world_size
         save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
 
@@ -497,7 +502,7 @@ class AdversarialMixin(SavingMixin):
                 )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
-            self.timer = Timer(tally.get("seconds", 0), int(tally.get("updates", 0)))
+            self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 
 
@@ -509,7 +514,7 @@ class _Watch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
-        self.trainer.timer.turn()
+        self.trainer.timer.turn(self.trainer._epoch)
         self.trainer._begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -30,7 +30,7 @@ from advreg.hf.run import OnStep, Result, report_steps
 from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, ModelTask
-from advreg.hf.trainer import AdversarialTrainer
+from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method
 
@@ -144,6 +144,7 @@ class TranslationJob:
         judge: the score, or ``loss``, that the best weights have the best of.
         keep: how many of the last weights to keep for an average.
         precision, site: as in other runs.
+        on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         seed: of the batches.
         neighbours: other embeddings for the sentence vectors of ARCH; see :func:`other_vectors`.
         fields: fields of ``TrainingArguments``.
@@ -164,6 +165,7 @@ class TranslationJob:
     keep: int = 5
     precision: str = "fp32"
     site: str = "tokens"
+    on_non_finite: OnNonFinite = "stop"
     seed: int = 0
     neighbours: Path | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +197,7 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             data_collator=job.collator(),
             method=job.method,
             site=job.site,
+            on_non_finite=job.on_non_finite,
         )
 
     def _refuse_sharding(self) -> None:
@@ -309,10 +312,12 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
         metrics={},
         history=[dict(line) for line in trainer.state.log_history],
         seconds_per_step=trainer.timer.per_step(),
+        epoch_seconds=trainer.timer.epochs,
         steps=trainer.state.global_step,
         passes=trainer.passes.per_step(),
         memory_bytes=job.method.memory_bytes,
         resumed_from=None if checkpoint is None else step,
+        skipped=trainer.skipped,
     )
 
 

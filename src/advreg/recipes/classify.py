@@ -225,6 +225,7 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
             "steps": float(result.steps),
             **({"skipped_updates": float(result.skipped)} if result.skipped else {}),
         },
+        epoch_seconds=result.epoch_seconds,
         passes=result.passes,
         cache_bytes=result.memory_bytes,
     )

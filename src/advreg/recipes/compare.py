@@ -104,7 +104,7 @@ class Comparison:
         self._begun = now()
         if (folder / COMPARE_FILE).is_file():
             self._go_on_with(load(folder))
-        self._probe()
+        self._probe(notice)
         self._places: dict[Path, tuple[_Contest, int, bool]] = {}  # of each job: its contest, its index, tuning or not
         self._pending: set[Path] = set()
         self._first = list(self._first_jobs())
@@ -139,7 +139,7 @@ class Comparison:
             if (choice.task, choice.method) in self._contests:
                 self._contests[choice.task, choice.method].take_over(choice)
 
-    def _probe(self) -> None:
+    def _probe(self, notice: Callable[[str], None]) -> None:
         """Build every kind of run up to its first step: each task, method and dropout once."""
         seen: set[Any] = set()
         for contest in self._contests.values():
@@ -147,7 +147,7 @@ class Comparison:
                 run = self.settings.settings_for(contest.task, contest.method, point)
                 new = {contest.task, contest.method, ("dropout", getattr(run, "encoder_dropout", None))} - seen
                 if new:
-                    self._data[contest.task].whole.rehearse(run, contest.method, self.folder)
+                    self._data[contest.task].whole.rehearse(run, contest.method, self.folder, notice)
                 seen |= new
 
     # ---- jobs

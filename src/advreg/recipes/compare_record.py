@@ -162,7 +162,12 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
 
 def in_percent(metric: str, value: float | None) -> float | None:
     """A score out of 100: those of translation are so already."""
-    return value if value is None or metric.endswith(_OUT_OF_100) else 100 * value
+    return 100 * value if value is not None and is_share(metric) else value
+
+
+def is_share(metric: str) -> bool:
+    """Is a score a share, which reads as percent? BLEU and chrF are numbers up to 100, and not a percentage."""
+    return not metric.endswith(_OUT_OF_100)
 
 
 def seconds_of(run: RunRecord) -> float:

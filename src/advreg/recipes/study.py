@@ -35,7 +35,7 @@ from advreg.record import RunRecord, now
 Kind = tuple[Any, ...]
 
 # beside the method, what decides whether a run can be built, and how many steps it takes
-_OF_A_KIND = ("site", "encoder_dropout", "epochs", "batch_size", "update_tokens")
+_OF_A_KIND = ("site", "encoder_dropout", "neighbour_embeddings", "epochs", "batch_size", "update_tokens")
 _REMEDY = "take it out of the grid (advreg study --write-grid FILE, edit, --grid FILE)"
 
 
@@ -60,7 +60,7 @@ class Study:
         for text in self._notes:
             notice(text)
         self._steps: dict[Kind, int] = {}
-        self._rehearse()
+        self._rehearse(notice)
         self._begun = load(folder).started if (folder / STUDY_FILE).is_file() else now()
         self._runs = {
             (variant.name, seed): StudiedRun(seed=seed, folder=f"{variant.name}/seed-{seed}")
@@ -70,7 +70,7 @@ class Study:
         self._places: dict[Path, tuple[str, int]] = {}
         self._jobs = list(self._unsettled())
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, notice: Callable[[str], None]) -> None:
         """Build a run of each kind up to its first step, and count its steps."""
         for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
             raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
@@ -78,7 +78,7 @@ class Study:
             if (kind := _kind(variant)) in self._steps:
                 continue
             try:
-                self._steps[kind] = self._data.rehearse(variant.settings, variant.method, self.folder)
+                self._steps[kind] = self._data.rehearse(variant.settings, variant.method, self.folder, notice)
             except InjectionError as error:
                 raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
 

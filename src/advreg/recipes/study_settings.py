@@ -18,7 +18,7 @@ from advreg.recipes.settings import SettingsError, read_toml
 
 DEFAULT_GRID = Path(__file__).with_name("study.toml")
 DEFAULT = "default"
-_SITE = "site"
+_FURTHER = ("site", "neighbour_embeddings")  # settings that may be varied, though they are not tuned
 _OWN_KINDS: dict[str, type] = {"baselines": list, "keep_models": bool}
 _GRID, _STUDIES, _TITLE, _POINTS, _LABEL = "grid", "studies", "title", "points", "label"
 
@@ -230,7 +230,7 @@ def _point(study: str, table: Mapping[str, Any], base: AnySettings, method: str)
 def _read(study: str, name: str, value: Any, base: AnySettings, method: str) -> Any:
     """A value as the method's option or the setting takes it."""
     options = [option.name for option in describe(method)]
-    settings = [known for known in (_SITE, *TUNABLE) if hasattr(base, known)]
+    settings = [known for known in (*_FURTHER, *TUNABLE) if hasattr(base, known)]
     if name in options:
         return create(method, **{name: value}).options()[name]
     if name in settings:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg import record as records
+from advreg.core.progress import Progress, counting
 from advreg.hf.architectures import build_translator
 from advreg.hf.arguments import training_arguments
 from advreg.hf.batching import Pairs
@@ -100,7 +101,7 @@ def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path
     for name, text in data.splits.items():
         if text.dropped:
             notice(f"{text.dropped:,} of {len(text) + text.dropped:,} {name} pairs had an empty side and were dropped")
-    subwords = first_decides(lambda: _subwords(settings, data, folder))
+    subwords = first_decides(lambda: _subwords(settings, data, folder, notice))
     text = data.splits[TRAIN]
     source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
     lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
@@ -118,11 +119,13 @@ def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
     return Pairs(*(cut(rows, _POSITIONS) for rows in sides))
 
 
-def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | None) -> Subwords:
+def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | None, notice: Notice) -> Subwords:
     """Those that were learnt before, or new ones; learning them again gives the same."""
     if folder is not None and _kept_facts(folder) == json.dumps(_subword_facts(settings, data)).encode():
         return Subwords.load(folder)
     train = data.splits[TRAIN]
+    each = "" if settings.joint else " for each language"
+    notice(f"{data.name}: learning {settings.vocabulary:,} subwords{each} from {len(train):,} pairs of lines")
     return learn_subwords(
         train.source, train.target, settings.vocabulary, settings.joint, settings.subwords, settings.character_coverage
     )
@@ -217,7 +220,9 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
     notice(_batches_note(record))
     try:
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
-        scores = first_decides(lambda: judge_model(plan, job))
+        steps = result.steps
+        told = lambda _, done, total: on_step(plan.name, steps, steps, {"translated": done / total})  # noqa: E731
+        scores = first_decides(lambda: judge_model(plan, job, told))
     except Exception as error:
         if is_first_process():
             record.fail(error).save(plan.folder / RECORD_FILE)
@@ -246,6 +251,11 @@ def make_job(plan: Plan) -> TranslationJob:
     find_sites(model, settings.site)
     sources, references = validation_lines(prepared.data.splits[VALID], settings.validate_sentences)
     tokenised = prepared.data.tokenised
+    embeddings = None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings)
+    if embeddings is not None and not embeddings.exists():
+        raise SettingsError(
+            f"neighbour_embeddings must be a model folder or a safetensors file, got '{embeddings}', which is not there"
+        )
     job = TranslationJob(
         model=model,
         subwords=subwords,
@@ -262,8 +272,9 @@ def make_job(plan: Plan) -> TranslationJob:
         keep=settings.average if settings.weights == "average" else 1,
         precision=settings.precision,
         site=settings.site,
+        on_non_finite=settings.on_non_finite,
         seed=plan.seed,
-        neighbours=None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings),
+        neighbours=embeddings,
     )
     fields = training_fields(settings, job, plan.seed)
     training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before anything is written
@@ -326,7 +337,7 @@ class Judged:
     steps: list[int]
 
 
-def judge_model(plan: Plan, job: TranslationJob) -> Judged:
+def judge_model(plan: Plan, job: TranslationJob, progress: Progress | None = None) -> Judged:
     """Export the chosen weights, and score the exported model on every test set; its translations are written too."""
     settings, data = plan.settings, plan.prepared.data
     snapshots = job.snapshots()
@@ -339,8 +350,10 @@ def judge_model(plan: Plan, job: TranslationJob) -> Judged:
     translator = Translator.load(plan.folder / "model")
     precision = "bf16" if settings.precision == "bf16" else "fp32"
     scores, losses = {}, {}
-    for name, text in {VALID: data.splits[VALID], **data.tests()}.items():
-        translations = translator.translate(text.source, precision=precision)
+    sets = {VALID: data.splits[VALID], **data.tests()}
+    advance = counting(progress, "translated", sum(map(len, sets.values())))
+    for name, text in sets.items():
+        translations = translator.translate(text.source, precision=precision, advance=advance)
         (plan.folder / f"{name}.translations.txt").write_text("".join(f"{line}\n" for line in translations), "utf-8")
         scores[name] = score(translations, text.target, data.tokenised)
         pairs = plan.prepared.valid if name == VALID else encode_pairs(text, plan.prepared.subwords)
@@ -426,7 +439,9 @@ def finish_record(record: records.RunRecord, job: TranslationJob, result: Result
             "seconds_per_step": seconds,
             "steps": float(result.steps),
             "target_tokens_per_second": tokens / seconds if seconds else None,
+            **({"skipped_updates": float(result.skipped)} if result.skipped else {}),
         },
+        epoch_seconds=result.epoch_seconds,
         passes=result.passes,
         cache_bytes=result.memory_bytes,
     )

@@ -13,6 +13,7 @@ from advreg.methods.base import suggest
 from advreg.methods.presets import Preset
 from advreg.recipes.parallel import CORPORA, TEST, TRAIN, TRANSLATION, VALID, Beam
 from advreg.recipes.settings import (
+    OnNonFinite,
     Precision,
     RunSettings,
     SettingsError,
@@ -100,6 +101,7 @@ class TranslationSettings(RunSettings):
         None, "arch: sentence vectors of another model's folder (same subwords), or of a safetensors file"
     )
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or encoder=…,decoder=…")
+    on_non_finite: OnNonFinite = setting("stop", "when the loss or a gradient is not finite: stop, or skip that update")
     output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")

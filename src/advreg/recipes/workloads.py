@@ -70,7 +70,7 @@ class Workload(ABC):
         """A task within the training data, to tune on without a look at what a run is judged by in the end."""
 
     @abstractmethod
-    def rehearse(self, settings: Any, method: str, folder: Path) -> int:
+    def rehearse(self, settings: Any, method: str, folder: Path, notice: Notice) -> int:
         """Build a run up to its first step, so that what cannot work is refused; nothing is written.
 
         Returns how many steps it would take.
@@ -104,10 +104,10 @@ class Texts(Workload):
     def held_out(self, share: float, seed: int) -> Texts:
         return Texts(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TrainSettings, method: str, folder: Path) -> int:
+    def rehearse(self, settings: TrainSettings, method: str, folder: Path, notice: Notice) -> int:
         few = replace(self.data, train=_one_of_each_class(self.data), dev=self.data.dev[:1], evaluations={})
         plan = classify.Plan(settings, few, method, 0, folder)
-        job = classify.prepare(plan, settings.method(method), lambda _: None)
+        job = classify.prepare(plan, settings.method(method), lambda _: None)  # what it says of a few samples is not so
         arguments = training_arguments(folder, settings.precision, job.fields)
         whole, rest = divmod(len(self.data.train), arguments.per_device_train_batch_size)
         return update_count(arguments, whole + (rest > 0 and not arguments.dataloader_drop_last))
@@ -141,8 +141,8 @@ class Translations(Workload):
     def held_out(self, share: float, seed: int) -> Translations:
         return Translations(self.data.held_out(share, seed))
 
-    def rehearse(self, settings: TranslationSettings, method: str, folder: Path) -> int:
-        prepared = self._prepare(settings, lambda _: None)
+    def rehearse(self, settings: TranslationSettings, method: str, folder: Path, notice: Notice) -> int:
+        prepared = self._prepare(settings, notice)
         job = translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
         return update_count(training_arguments(folder, settings.precision, job.fields), len(job.batches()))
 

@@ -11,10 +11,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from advreg.recipes.compare_record import ComparedTask
+from advreg.recipes.compare_record import ComparedTask, is_share
 from advreg.report.compare import STANDARD, Cell, Results
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_name, value_text
+from advreg.report.words import NOTHING, method_name, metric_name, value_text
 
 TASK_NAMES = {
     **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
@@ -58,7 +58,9 @@ def _scores(results: Results) -> Sheet:
     bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in best_places(column))
     rows = [[method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
-    caption = f"Score on {sets} in percent, {over}; {_about(results)}. The best are bold."
+    score = " or ".join(dict.fromkeys(score_name(task) for task in results.record.tasks))
+    caption = f"{score[0].upper()}{score[1:]} on {sets}{unit(results, ' in percent')}, {over}; {_about(results)}. "
+    caption += "The best are bold."
     return Sheet(caption, header, rows, bold)
 
 
@@ -74,13 +76,13 @@ def _metrics(results: Results) -> Sheet | None:
     table = [[results.cells[task, method].metrics.get(name) for method in results.methods] for task, name in entries]
     rows = [
         [
-            f"{task_title(results, task)}, {name}",
+            f"{task_title(results, task)}, {metric_name(name)}",
             *(spread_text(spread, spread.count if spread else 0) for spread in spreads),
         ]
         for (task, name), spreads in zip(entries, table, strict=True)
     ]
     bold = frozenset((row, column + 1) for row, spreads in enumerate(table) for column in best_places(spreads))
-    return Sheet("Each metric, in percent.", ["", *map(method_name, results.methods)], rows, bold)
+    return Sheet(f"Each metric{unit(results, ', in percent')}.", ["", *map(method_name, results.methods)], rows, bold)
 
 
 def _differences(results: Results) -> Sheet | None:
@@ -290,6 +292,21 @@ def task_title(results: Results, name: str) -> str:
     """The same for one of the tasks of a comparison."""
     (task,) = (task for task in results.record.tasks if task.name == name)
     return task_name(task)
+
+
+def score_name(task: ComparedTask) -> str:
+    """What the one number of a task is called: BLEU has a name, a mean of shares is a score."""
+    return "score" if is_percentage(task) else " and ".join(map(metric_name, task.main_metrics))
+
+
+def is_percentage(task: ComparedTask) -> bool:
+    """Is the one number of a task a percentage?"""
+    return all(map(is_share, task.main_metrics))
+
+
+def unit(results: Results, percent: str) -> str:
+    """``percent`` where all numbers of a comparison are percentages, else nothing."""
+    return percent if all(map(is_percentage, results.record.tasks)) else ""
 
 
 def _about(results: Results) -> str:

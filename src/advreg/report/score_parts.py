@@ -17,7 +17,7 @@ from advreg.report.figures import (
     row_of,
 )
 from advreg.report.parts import Bullets, Part
-from advreg.report.render import Sheet, cost_sheet, notes, score_sheets, task_title
+from advreg.report.render import Sheet, cost_sheet, notes, score_name, score_sheets, task_title, unit
 from advreg.report.student import Spread
 from advreg.report.words import NOTHING, bytes_text, duration, method_name
 
@@ -38,8 +38,9 @@ def score_parts(contest: Contest) -> list[Part]:
         rows = _score_rows(contest, task)
         if rows:
             told = {"value": "mean", "interval": "95 % interval of the mean", "dots": "seeds"}
-            title, scored_on = task_title(contest.results, task), contest.task(task).scored_on
-            parts.append(Rows(title=title, x=f"score on {scored_on}, percent", rows=rows, told=told))
+            title, about = task_title(contest.results, task), contest.task(task)
+            axis = f"{score_name(about)} on {about.scored_on}{unit(contest.results, ', percent')}"
+            parts.append(Rows(title=title, x=axis, rows=rows, told=told))
     remarks = [note for note in notes(contest.results) if ": no result: " not in note and ": candidate" not in note]
     return [*parts, *sheets[1:], *([Bullets("Notes", remarks)] if remarks else [])]
 

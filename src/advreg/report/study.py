@@ -14,6 +14,7 @@ from advreg.report.render import (
     Sheet,
     best_places,
     difference_text,
+    is_percentage,
     markdown_table,
     number_text,
     shortened,
@@ -21,7 +22,7 @@ from advreg.report.render import (
     task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_name
+from advreg.report.words import NOTHING, method_name, metric_name
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     over = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
     caption = (
         f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
-        f"{measure(record.task)} in percent, {over}. The best point is bold."
+        f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, {over}. The best point is bold."
     )
     header = ["", "score", "s per run"]
     columns = [names, [_score_text(mark) for mark in rows], [number_text(mark.seconds, 1) for mark in rows]]
@@ -139,7 +140,7 @@ def _score_text(mark: Mark) -> str:
 
 def measure(task: ComparedTask) -> str:
     """What a task is judged by, and on which set."""
-    return f"{' and '.join(task.main_metrics).replace('_', ' ')} on {task.scored_on}"
+    return f"{' and '.join(map(metric_name, task.main_metrics))} on {task.scored_on}"
 
 
 def notes(record: StudyRecord) -> list[str]:

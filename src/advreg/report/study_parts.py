@@ -23,7 +23,7 @@ from advreg.report.figures import (
 )
 from advreg.report.gather import Gathered
 from advreg.report.parts import Part, Section
-from advreg.report.render import Sheet, task_name, task_title
+from advreg.report.render import Sheet, is_percentage, score_name, task_name, task_title
 from advreg.report.student import Spread
 from advreg.report.study import Findings, Mark, findings, measure, sheets
 from advreg.report.words import NOTHING, method_name, value_text
@@ -50,7 +50,7 @@ def _panel_figure(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Lines
     return Lines(
         title=f"{panel.name}: {method_name(method)} on {task_name(task)}",
         x=panel.title,
-        y=f"{measure(task)}, percent",
+        y=f"{measure(task)}{', percent' if is_percentage(task) else ''}",
         series=[_series(looks([method], [method], [method_name(method)])[method], spreads)],
         levels=_levels({mark.method: mark.spread.mean for mark in found.baselines if mark.spread is not None}),
         reach="bars",
@@ -59,7 +59,7 @@ def _panel_figure(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Lines
 
 
 def _option_figure(contest: Contest, study: Study) -> Lines:
-    labels = [line.label for line in study.lines]
+    labels, task = [line.label for line in study.lines], contest.task(study.task)
     lines = looks(labels, [study.method] * len(labels), labels)
     values = list(dict.fromkeys(value for line in study.lines for value in line.scores))
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -68,7 +68,7 @@ def _option_figure(contest: Contest, study: Study) -> Lines:
     return Lines(
         title=_option_title(contest, study),
         x=study.option,
-        y=f"score on {contest.task(study.task).scored_on}, percent",
+        y=f"{score_name(task)} on {task.scored_on}{', percent' if is_percentage(task) else ''}",
         series=[
             _series(lines[line.label], {places[value]: Spread.of(scores) for value, scores in line.scores.items()})
             for line in study.lines

@@ -11,6 +11,7 @@ _METHODS = {
     "r3f": "R3F",
     "arch": "ARCH",
 }
+_SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
 
 
 def value_text(value: object) -> str:
@@ -43,6 +44,19 @@ def method_name(name: str) -> str:
 def method_order(name: str) -> int:
     """Where a method stands in tables; what is not one stands last."""
     return list(_METHODS).index(name) if name in _METHODS else len(_METHODS)
+
+
+def metric_name(name: str) -> str:
+    """A score as people write it.
+
+    Example:
+        >>> metric_name("tokenised_bleu"), metric_name("valid_bleu"), metric_name("accuracy")
+        ('tokenised BLEU', 'valid sacreBLEU', 'accuracy')
+    """
+    for score, title in _SCORES.items():
+        if name == score or name.endswith(f"_{score}"):
+            return name.removesuffix(score).replace("_", " ") + title
+    return name.replace("_", " ")
 
 
 def bytes_text(count: int | None) -> str:

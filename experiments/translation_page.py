@@ -1,0 +1,494 @@
+"""docs/results/translation.md and its picture, from the records in results/translation and the bench in results/cost.
+
+python experiments/translation_page.py            # writes them
+python experiments/translation_page.py --check    # says whether they are up to date
+
+A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``*/study.json``),
+``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of decoding_speed.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from advreg.bench.figures import averaged, within_rounds
+from advreg.bench.record import BenchRecord, Spread
+from advreg.bench.record import load as load_bench
+from advreg.core.schedule import RefreshEvery
+from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord, seconds_of
+from advreg.recipes.study_record import STUDY_FILE
+from advreg.recipes.study_record import load as load_study
+from advreg.record import RunRecord
+from advreg.report.compare import STANDARD, read, results
+from advreg.report.curves import curve, draw_norms
+from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
+from advreg.report.student import Spread as SeedSpread
+from advreg.report.study import findings
+from advreg.report.study import to_markdown as study_to_markdown
+from advreg.report.words import NOTHING, duration, method_name, method_order, metric_name
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS, PAGE = ROOT / "results" / "translation", ROOT / "docs" / "results" / "translation.md"
+BENCH, PICTURE = ROOT / "results" / "cost" / "translation.json", "translation-norms.svg"
+
+# Zuo et al. 2021, table of the low-resource data sets: BLEU
+PAPER = {
+    "iwslt15-en-vi": {"standard": 30.3, "r3f": 31.6, "freelb": 31.6, "smart": 31.5, "arch": 32.0},
+    "iwslt15-vi-en": {"standard": 28.7, "r3f": 30.0, "freelb": 29.6, "smart": 30.1, "arch": 30.4},
+}
+TITLES = {
+    **{"iwslt15-en-vi": "IWSLT'15 En-Vi", "iwslt15-vi-en": "IWSLT'15 Vi-En", "multi30k-en-de": "Multi30k En-De"},
+    **{"iwslt14-de-en": "IWSLT'14 De-En", "iwslt14-en-de": "IWSLT'14 En-De"},
+}
+METRICS = ("tokenised_bleu", "bleu", "chrf")
+REGULARISED = ("smart", "r3f", "arch")  # of the paper's figure of gradient norms
+
+Key = tuple[str, str, int]  # task, method, seed
+
+
+# ---- records
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison and its finished runs."""
+
+    name: str
+    record: CompareRecord
+    runs: Mapping[Key, RunRecord]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those that have a finished run."""
+        return [task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)]
+
+    def methods(self, task: str) -> list[str]:
+        """Those that have a finished run on a task, in the order of tables."""
+        return sorted({key[1] for key in self.runs if key[0] == task}, key=method_order)
+
+    def of(self, task: str, method: str) -> dict[int, RunRecord]:
+        """The runs of a method on a task, by seed."""
+        return {seed: run for (name, mine, seed), run in self.runs.items() if (name, mine) == (task, method)}
+
+    def asked(self, task: str, method: str) -> int:
+        """How many seeds there were to be."""
+        return sum((entry.task, entry.method) == (task, method) for entry in self.record.runs)
+
+    def title(self, task: str) -> str:
+        """A task, and the model where several comparisons may have it."""
+        return f"{TITLES.get(task, task)}, {self.record.settings['model']}"
+
+
+class Records:
+    """The records there are."""
+
+    def __init__(self, folder: Path, bench: Path) -> None:
+        self.folder, self._bench = folder, bench
+
+    @cached_property
+    def comparisons(self) -> list[Compared]:
+        folders = sorted(path.parent for path in self.folder.glob(f"*/{COMPARE_FILE}"))
+        found = [Compared(folder.name, *read(folder)) for folder in folders]
+        return [each for each in found if each.runs]
+
+    @cached_property
+    def bench(self) -> BenchRecord | None:
+        """That of a whole schedule of Transformer-base."""
+        return load_bench(self._bench) if self._bench.is_file() else None
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+# ---- the page
+
+
+def page(folder: Path, bench: Path = BENCH) -> str:
+    """The whole page."""
+    found = Records(folder, bench)
+    parts = [TITLE, aims(found)]
+    parts += [comparison(compared) for compared in found.comparisons]
+    parts += [times(found), norms(found), neighbours(folder), speed(found), decoding(found), READING]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table(Sheet("", header, rows))
+
+
+# ---- what was aimed at
+
+
+def aims(found: Records) -> str:
+    """Each aim beside what was measured."""
+    body = [*bench_aims(found), *time_aims(found), *speed_aims(found), *decoding_aims(found)]
+    return f"## What was aimed at\n\n{table(['what', 'aim', 'measured'], body)}" if body else ""
+
+
+def bench_aims(found: Records) -> list[list[str]]:
+    if found.bench is None:
+        return []
+    rows = {row.name: row.rounds for row in found.bench.panels[0].rows}
+    mine, of = arch_rounds(found.bench), f"whole schedule, {found.bench.settings['model']}, by `advreg bench`"
+    return [
+        [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(mine, rows[other]))]
+        for other, most in TIME_AIMS.items()
+        if other in rows
+    ]
+
+
+TIME_AIMS = {"smart": 0.35, "r3f": 1.10}  # ARCH's time, relative to theirs
+
+
+def arch_rounds(bench: BenchRecord) -> list[float]:
+    """Mean time of ARCH's steps over the whole schedule, round by round."""
+    rows, epochs = {row.name: row.rounds for row in bench.panels[0].rows}, bench.settings["epochs"]
+    schedule = RefreshEvery(bench.settings["refresh_every"])
+    share = sum(map(schedule.due, range(epochs))) / epochs
+    return averaged(rows["arch, reuse"], rows["arch, refresh"], [], share)
+
+
+def quartiles(values: Sequence[float]) -> str:
+    spread = Spread.of(values)
+    return f"{spread.median:.3f} ({spread.quartile_1:.3f}–{spread.quartile_3:.3f})" if spread else NOTHING
+
+
+def time_aims(found: Records) -> list[list[str]]:
+    return [
+        [f"ARCH / {method_name(other)}, whole schedule, {compared.title(task)}", f"≤ {most:.2f}", f"{ratio:.3f}"]
+        for compared in found.comparisons
+        for task in compared.tasks
+        for other, most in TIME_AIMS.items()
+        if (ratio := relative(compared, task, "arch", other)) is not None
+    ]
+
+
+def speed_aims(found: Records) -> list[list[str]]:
+    return [
+        [f"trainer / bare loop, target tokens a second, {about_batches(line)}", "≥ 0.95", shares(line)]
+        for line in found.lines("speed.jsonl")
+    ]
+
+
+def decoding_aims(found: Records) -> list[list[str]]:
+    body = []
+    for line in found.lines("decoding.jsonl"):
+        what = f"{line['sentences']:,} sentences, beam {line['beam']}, {TITLES.get(line['task'], line['task'])}"
+        seconds = [order["seconds"] for order in line["orders"]]
+        body.append([f"decoding of {what}", "< 60 s", f"{min(seconds):.0f}–{max(seconds):.0f} s"])
+        scores = [order["scores"]["bleu"] for order in line["orders"]]
+        body.append([f"sacreBLEU in {len(scores)} batch orders, {what}", "the same", reach(scores)])
+    return body
+
+
+def reach(values: Sequence[float]) -> str:
+    low, high = (f"{value:.2f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low}–{high}"
+
+
+# ---- scores
+
+
+def comparison(compared: Compared) -> str:
+    """Scores, time and the paper's figures for each task; then the differences, and what a reader must know."""
+    found = results(compared.record, compared.runs)
+    models = compared.record.settings["model"]
+    parts = [f"## Scores, {models}", about(compared)]
+    parts += [f"### {TITLES.get(task, task)}\n\n{scores(compared, task)}" for task in compared.tasks]
+    differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
+    parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
+    told = notes(found)
+    return "\n\n".join([*parts, *(["Notes:\n\n" + "\n".join(f"- {line}" for line in told)] if told else [])])
+
+
+def about(compared: Compared) -> str:
+    """What all runs share, and how to repeat them."""
+    shared, environment = compared.record.tasks[0].settings, compared.record.environment
+    told = ", ".join(f"{name} {shared[name]}" for name in SHARED if shared.get(name) is not None)
+    run = next(iter(compared.runs.values()))
+    return (
+        f"What all runs share: {told}. Commit {environment['git']['commit'][:7]}, {run.environment['device']}, torch "
+        f"{environment['packages']['torch']}; `advreg {' '.join(environment['arguments'])}`."
+    )
+
+
+SHARED = (
+    *("epochs", "vocabulary", "max_tokens", "update_tokens", "learning_rate", "warmup_steps", "model_dropout"),
+    *("label_smoothing", "precision", "weights", "judge"),
+)
+
+
+def scores(compared: Compared, task: str) -> str:
+    """A row for each method: every score, time, and what the paper has."""
+    paper = PAPER.get(task, {})
+    methods = compared.methods(task)
+    first = next(iter(compared.of(task, methods[0]).values()))
+    metrics = [name for name in METRICS if name in first.outcome.metrics]
+    rows = []
+    for method in methods:
+        runs, asked = compared.of(task, method), compared.asked(task, method)
+        values = [[run.outcome.metrics[name] for run in runs.values()] for name in metrics]
+        finite = [[value for value in each if value is not None] for each in values]
+        row = [method_name(method), *(spread_text(SeedSpread.of(each), asked) for each in finite)]
+        row += [duration(statistics.fmean(map(seconds_of, runs.values()))), ratio_text(compared, task, method)]
+        rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
+    header = ["", *map(metric_name, metrics), "time of the steps", "× Standard", *(["paper"] if paper else [])]
+    return f"{table(header, rows)}\n\n{how_scored(first, metrics)}"
+
+
+def how_scored(run: RunRecord, metrics: Iterable[str]) -> str:
+    details = run.task.details
+    signatures = "; ".join(f"{metric_name(name)} `{details['signatures'][name]}`" for name in metrics)
+    search, sizes = details["decoding"], run.task.sizes
+    return (
+        f"Trained on {sizes['train']:,} pairs, scored on {details['scored']} ({sizes[details['scored']]:,} sentences), "
+        f"beam {search['beam']}, length penalty {search['length_penalty']:g}. {signatures}."
+    )
+
+
+def relative(compared: Compared, task: str, method: str, other: str) -> float | None:
+    """Time of a method's steps relative to another's, the mean over seeds that both have."""
+    mine, theirs = compared.of(task, method), compared.of(task, other)
+    ratios = [seconds_of(mine[seed]) / seconds_of(theirs[seed]) for seed in mine if seed in theirs]
+    return statistics.fmean(ratios) if ratios else None
+
+
+def ratio_text(compared: Compared, task: str, method: str, other: str = STANDARD) -> str:
+    ratio = relative(compared, task, method, other)
+    return NOTHING if ratio is None else f"{ratio:.2f}"
+
+
+# ---- wall time
+
+
+def times(found: Records) -> str:
+    """Seconds of each kind of epoch, and whole schedules."""
+    parts = [epoch_times(compared, task) for compared in found.comparisons for task in compared.tasks]
+    parts = [part for part in parts if part]
+    return "\n\n".join([EPOCHS.strip(), *parts]) if parts else ""
+
+
+def epoch_times(compared: Compared, task: str) -> str:
+    rows = []
+    for method in compared.methods(task):
+        runs = [run for run in compared.of(task, method).values() if run.outcome.epoch_seconds is not None]
+        if not runs:
+            continue
+        kinds = [median_text(seconds_of_epochs(runs, refreshing)) for refreshing in (True, False)]
+        whole = duration(statistics.fmean(sum(run.outcome.epoch_seconds or []) for run in runs))
+        rows.append([method_name(method), *kinds, whole, *(ratio_text(compared, task, method, o) for o in AGAINST)])
+    if not rows:
+        return ""
+    header = ["", "refresh epoch, s", "other epoch, s", "whole schedule", *(f"× {method_name(o)}" for o in AGAINST)]
+    return f"{compared.title(task)}:\n\n{table(header, rows)}"
+
+
+AGAINST = (STANDARD, "smart", "r3f")
+
+
+def seconds_of_epochs(runs: Iterable[RunRecord], refreshing: bool) -> list[float]:
+    """Of epochs that refresh the cache, or of those that do not."""
+    return [
+        seconds
+        for run in runs
+        for epoch, seconds in enumerate(run.outcome.epoch_seconds or [])
+        if refreshes(run, epoch) is refreshing
+    ]
+
+
+def refreshes(run: RunRecord, epoch: int) -> bool:
+    settings = run.method.settings
+    return "refresh_every" in settings and RefreshEvery(settings["refresh_every"]).due(epoch)
+
+
+def median_text(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f}" if values else NOTHING
+
+
+# ---- gradient norms
+
+
+def norms(found: Records) -> str:
+    """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls whatever the method."""
+    columns = [(compared, task) for compared in found.comparisons for task in compared.tasks]
+    columns = [(compared, task) for compared, task in columns if set(REGULARISED) & set(compared.methods(task))]
+    if not columns:
+        return ""
+    rows = []
+    for method in sorted(REGULARISED, key=method_order):
+        row = [variance(compared, task, method) for compared, task in columns]
+        base = [variance(compared, task, "smart") for compared, task in columns]
+        rows.append([method_name(method), *(against(*pair) for pair in zip(row, base, strict=True))])
+    header = ["variance of the norm (× SMART)", *(compared.title(task) for compared, task in columns)]
+    return f"{NORMS.strip()}\n\n{table(header, rows)}\n\n![gradient norms over training]({PICTURE})"
+
+
+def variance(compared: Compared, task: str, method: str) -> float | None:
+    """Of the norms logged after the warm-up, mean over seeds."""
+    runs = compared.of(task, method).values()
+    warmup = max((int(run.training.more.get("warmup_steps", 0)) for run in runs), default=0)
+    drawn = curve(method, runs, measure=lambda line: line.get("grad_norm") if line["step"] > warmup else None)
+    return statistics.fmean(drawn.variances) if drawn is not None and drawn.variances else None
+
+
+def against(value: float | None, base: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.3g}" + (f" ({value / base:.2f})" if base else "")
+
+
+def draw(found: Records, path: Path) -> bool:
+    """The picture, if there is anything to draw."""
+    runs = {
+        (f"{compared.name}/{task}", method, seed): run
+        for compared in found.comparisons
+        for (task, method, seed), run in compared.runs.items()
+        if method in REGULARISED
+    }
+    if not runs:
+        return False
+    names = {f"{each.name}/{task}": each.title(task) for each in found.comparisons for task in each.tasks}
+    draw_norms(runs, path, names)
+    return True
+
+
+# ---- neighbours, training speed, decoding
+
+
+def neighbours(folder: Path) -> str:
+    """Whose perturbation is borrowed: the tables of the studies as they are."""
+    studies = [load_study(path.parent) for path in sorted(folder.glob(f"*/{STUDY_FILE}"))]
+    tables = [study_to_markdown(findings(study)).strip() for study in studies]
+    return "\n\n".join([NEIGHBOURS.strip(), *tables]) if tables else ""
+
+
+def speed(found: Records) -> str:
+    lines = found.lines("speed.jsonl")
+    if not lines:
+        return ""
+    rows = [
+        [about_batches(line), *(f"{statistics.median(line[name]):,.0f}" for name in RATES), shares(line)]
+        for line in lines
+    ]
+    header = ["", "bare loop", "trainer", "trainer / bare loop"]
+    return f"{SPEED.strip()}\n\n{table(header, rows)}\n\n{provenance(lines)}"
+
+
+RATES = ("bare_tokens_per_second", "our_tokens_per_second")
+
+
+def about_batches(line: Mapping[str, Any]) -> str:
+    task = TITLES.get(line["task"], line["task"])
+    each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
+    return f"{task}, {line['model']}, {line['precision']}, {each}"
+
+
+def shares(line: Mapping[str, Any]) -> str:
+    share = line["share"]
+    return f"{share['median']:.3f} ({share['least']:.3f}–{share['most']:.3f})"
+
+
+def decoding(found: Records) -> str:
+    lines = found.lines("decoding.jsonl")
+    parts = []
+    for line in lines:
+        names = [name for name in METRICS if name in line["orders"][0]["scores"]]
+        rows = [
+            [
+                order["order"],
+                f"{order['max_tokens']:,}" if order["max_tokens"] else "as usual",
+                f"{order['seconds']:.1f}",
+                *(f"{order['scores'][name]:.2f}" for name in names),
+                f"{order['differing']}",
+            ]
+            for order in line["orders"]
+        ]
+        header = ["order of the lines", "tokens a batch", "s", *map(metric_name, names), "lines that differ"]
+        what = f"{TITLES.get(line['task'], line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
+        parts.append(f"{what}{line['beam']}, {line['precision']}:\n\n{table(header, rows)}")
+    return "\n\n".join([DECODING.strip(), *parts, provenance(lines)]) if parts else ""
+
+
+def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
+    made = dict.fromkeys(f"Commit {line['commit'][:7]}, {line['device']}; `{line['command']}`." for line in lines)
+    return " ".join(made)
+
+
+TITLE = """
+# Machine translation
+
+Generated by `experiments/translation_page.py` from the records in `results/translation` and
+[results/cost/translation.json](../../results/cost/translation.json); `experiments/translation-*.toml` hold the
+settings and the commands. Models start from nothing, on the training set alone.
+"""
+
+EPOCHS = """
+## Wall time
+
+Seconds of the steps of an epoch, validations and saves left out: the median over epochs and seeds of those in which
+ARCH refreshes its cache, and of the others. The whole schedule is the sum over all epochs; ratios are paired by seed.
+Runs that shared a GPU with others took longer than they would alone. [What it costs](cost.md#a-whole-run) has the same
+by `advreg bench`, where contenders take turns.
+"""
+
+NORMS = """
+## Gradient norms
+
+The norm of the gradient at the steps that were logged, after the warm-up; its variance over training is the mean over
+seeds. The picture shows the whole training.
+"""
+
+NEIGHBOURS = """
+## Whose perturbation is borrowed
+
+ARCH finds neighbours by the token embeddings the model has before training, which are random when it starts from
+nothing. Beside that: neighbours by the embeddings of a model that was trained on the same text
+(`--neighbour-embeddings`), and random ones.
+"""
+
+SPEED = """
+## Training speed
+
+Standard in our trainer beside a bare PyTorch loop over the same batches, data loading included, in turns; target tokens
+a second, padding not counted, medians over rounds. In brackets: least and most.
+"""
+
+DECODING = """
+## Decoding
+
+A trained model translates the test set with its lines in several orders and its batches of several sizes; each
+translation is put back in its place and compared with the first.
+"""
+
+READING = """
+## How to read it
+
+- The paper's figures are BLEU after its own preprocessing; compare differences between methods, not scores.
+- Every method trains for the same number of epochs, so the time is part of the result.
+- One seed says nothing of chance. Where there are several, ± is the standard deviation over them, and differences have
+  a confidence interval.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    fresh = page(RECORDS)
+    if asked.check:
+        sys.exit(0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh else f"{PAGE.name} is not up to date")
+    PAGE.write_text(fresh, encoding="utf-8")
+    draw(Records(RECORDS, BENCH), PAGE.with_name(PICTURE))
+
+
+if __name__ == "__main__":
+    main()
