@@ -19,7 +19,7 @@ from scipy import stats
 
 from advreg import record as records
 from advreg.recipes.study_record import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
-from advreg.report.render import Sheet, difference_text, markdown_table, shortened, task_name
+from advreg.report.render import Sheet, difference_text, is_percentage, markdown_table, shortened, task_name
 from advreg.report.student import Spread
 from advreg.report.study import findings, measure, scores_by_seed, sheets
 from advreg.report.study_picture import draw_study
@@ -192,6 +192,7 @@ def about(record: StudyRecord, folder: Path) -> str:
     runs = [run for variant in record.variants for run in variant.runs]
     done = [run for run in runs if run.score is not None]
     so_far = f"{len(done)} of {counted(len(runs), 'run')} are done. " if len(done) < len(runs) else ""
+    percent = ", in percent" if is_percentage(record.task) else ""
     common = ", ".join(f"{name} {value_text(shared[name])}" for name in SETTINGS if shared.get(name) is not None)
     own = ", ".join(f"{sign} = {value_text(options[name])}" for name, sign in SIGNS.items() if name in options)
     places = [records.load(folder / run.folder / "record.json").environment for run in done]
@@ -199,7 +200,7 @@ def about(record: StudyRecord, folder: Path) -> str:
     devices = sorted({str(place["device"]) for place in places})
     torches = sorted({place["packages"]["torch"] for place in places})
     return (
-        f"{so_far}Scores are {measure(record.task)}, in percent. What all runs share: {common}. "
+        f"{so_far}Scores are {measure(record.task)}{percent}. What all runs share: {common}. "
         f"Default settings of {method_name(record.method)}: {own}. "
         f"Commit {', '.join(commits)}, {', '.join(devices)}, torch {', '.join(torches)}; "
         f"`advreg {' '.join(record.environment['arguments'])}`."

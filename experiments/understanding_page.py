@@ -49,9 +49,14 @@ def about(record: CompareRecord, device: str) -> str:
     environment, shared = record.environment, record.tasks[0].settings
     told = ("epochs", "batch_size", "warmup", "precision", "head_dropout", "site")
     settings = ", ".join(f"{name} {shared[name]}" for name in told)
+    tuned = (
+        "A tenth of the training data was held out for tuning. "
+        if any(choice.candidates for choice in record.choices)
+        else ""
+    )
     return (
-        f"What all runs share: {settings}; batches of like length. A tenth of the training data was held out for "
-        f"tuning. Commit {environment['git']['commit'][:7]}, {device}, torch {environment['packages']['torch']}; "
+        f"What all runs share: {settings}; batches of like length. {tuned}"
+        f"Commit {environment['git']['commit'][:7]}, {device}, torch {environment['packages']['torch']}; "
         f"`advreg {' '.join(environment['arguments'])}`."
     )
 

@@ -201,7 +201,7 @@ def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: Mo
     assert found["… and varies far more from seed to seed"] == (
         f"sd of random 1 / sd of 1: {ratio:.1f} [{ratio / reach:.1f}, {ratio * reach:.1f}]; agrees"
     )
-    assert "27 of 30 runs are done. Scores are bleu on test, in percent. What all runs share: epochs 45." in page
+    assert "27 of 30 runs are done. Scores are sacreBLEU on test. What all runs share: epochs 45." in page
     assert "Default settings of ARCH: T_c = none, α = 0.01." in page
     assert "within a margin: 0.3 BLEU" in page
     assert "\n0.3 on rte, tiny.\n" in page

@@ -87,7 +87,7 @@ def test_a_rehearsal_refuses_what_cannot_work_and_writes_nothing(
 def test_a_rehearsal_counts_the_steps_of_the_run(text: TrainSettings, tmp_path: Path, fields: dict[str, Any]) -> None:
     settings = replace(text, epochs=2, batch_size=7, training={**fields, "eval_strategy": "no", "save_strategy": "no"})
     record = TrainRun(settings, "standard", 0, tmp_path / "run")(Quiet())
-    counted = load_workload(settings).rehearse(settings, "standard", tmp_path)
+    counted = load_workload(settings).rehearse(settings, "standard", tmp_path, lambda _: None)
     assert record.outcome.timing["steps"] == counted
 
 
@@ -117,7 +117,9 @@ class Quiet:
 def test_a_translation_is_a_run_like_any_other(numbers: TranslationSettings, tmp_path: Path) -> None:
     run = TrainRun(numbers, "standard", 0, tmp_path / "run")
     record = run(Quiet())
-    assert record.outcome.timing["steps"] == load_workload(numbers).rehearse(numbers, "standard", tmp_path)
+    assert record.outcome.timing["steps"] == load_workload(numbers).rehearse(
+        numbers, "standard", tmp_path, lambda _: None
+    )
     names = sorted(path.name for path in run.folder.iterdir())
     assert names == ["health.json", "plan.json", "record.json", "test.translations.txt", "valid.translations.txt"]
     fingerprint = load_workload(numbers).fingerprint

@@ -24,7 +24,6 @@ from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
 from advreg.report.words import metric_name
 
-_TITLES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
 

@@ -22,11 +22,18 @@ Runs = Mapping[tuple[str, str, int], RunRecord]
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on a task: each metric and the main score over the seeds that finished, and how many were asked for."""
+    """A method on a task: each metric and the main score over the seeds that finished.
+
+    Args:
+        metrics, main: of the runs that finished.
+        asked: how many runs were to be made.
+        failed: did one of them fail?
+    """
 
     metrics: Mapping[str, Spread]
     main: Spread | None
     asked: int
+    failed: bool
 
 
 @dataclass(frozen=True)
@@ -127,8 +134,8 @@ def _cell(record: CompareRecord, runs: Runs, task: str, method: str) -> Cell:
         if spread is not None:
             metrics[name] = spread
     main = [score for run in mine if (score := _main(record, task, run)) is not None]
-    asked = sum((entry.task, entry.method) == (task, method) for entry in record.runs)
-    return Cell(metrics, Spread.of(main), asked)
+    asked = [entry for entry in record.runs if (entry.task, entry.method) == (task, method)]
+    return Cell(metrics, Spread.of(main), len(asked), any(entry.error is not None for entry in asked))
 
 
 def _is_score(name: str) -> bool:

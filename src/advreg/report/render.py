@@ -47,14 +47,15 @@ def score_sheets(results: Results) -> list[Sheet]:
 def _scores(results: Results) -> Sheet:
     seeds = len({entry.seed for entry in results.record.runs})
     over = "one seed" if seeds == 1 else f"mean ± sd over {seeds} seeds"
-    columns = [[results.cells[task, method].main for method in results.methods] for task in results.tasks]
+    cells = [[results.cells[task, method] for method in results.methods] for task in results.tasks]
+    columns = [[cell.main for cell in column] for column in cells]
+    shown = [[spread_text(cell.main, cell.asked, cell.failed) for cell in column] for column in cells]
     header = ["", *(task_title(results, task) for task in results.tasks)]
-    asked = [[results.cells[task, method].asked for method in results.methods] for task in results.tasks]
     if len(results.tasks) > 1:
         columns.append([results.averages[method] for method in results.methods])
-        asked.append([seeds for _ in results.methods])
+        failed = [any(cell.failed for cell in row) for row in zip(*cells, strict=True)]
+        shown.append([spread_text(average, seeds, bad) for average, bad in zip(columns[-1], failed, strict=True)])
         header.append("Average")
-    shown = [[spread_text(*pair) for pair in zip(*column, strict=True)] for column in zip(columns, asked, strict=True)]
     bold = frozenset((row, number + 1) for number, column in enumerate(columns) for row in best_places(column))
     rows = [[method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
@@ -241,15 +242,17 @@ def best_places(column: Sequence[Spread | None]) -> list[int]:
     return found if len(means) > 1 else []
 
 
-def spread_text(spread: Spread | None, asked: int) -> str:
-    """Mean ± deviation with one decimal; how many seeds, if some are missing.
+def spread_text(spread: Spread | None, asked: int, failed: bool = False) -> str:
+    """Mean ± deviation with one decimal; how many seeds, if some are missing; of runs still to come nothing.
 
     Example:
-        >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3), spread_text(None, 3)
-        ('71.2 ± 0.6', '71.2 (1 of 3)', 'failed')
+        >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3)
+        ('71.2 ± 0.6', '71.2 (1 of 3)')
+        >>> spread_text(None, 3), spread_text(None, 3, failed=True)
+        ('–', 'failed')
     """
     if spread is None:
-        return "failed" if asked else NOTHING
+        return "failed" if failed else NOTHING
     deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
     missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
     return f"{spread.mean:.1f}{deviation}{missing}"

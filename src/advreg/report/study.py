@@ -22,7 +22,7 @@ from advreg.report.render import (
     task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_name, metric_name
+from advreg.report.words import method_name, metric_name
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
         f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, {over}. The best point is bold."
     )
     header = ["", "score", "s per run"]
-    columns = [names, [_score_text(mark) for mark in rows], [number_text(mark.seconds, 1) for mark in rows]]
+    scores = [spread_text(mark.spread, mark.asked, mark.failed) for mark in rows]
+    columns = [names, scores, [number_text(mark.seconds, 1) for mark in rows]]
     if any(mark.difference is not None for mark in rows):
         header.append("minus default")
         columns.append([difference_text(mark.difference) for mark in rows])
@@ -131,11 +132,6 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
         [list(row) for row in zip(*columns, strict=True)],
         frozenset((row, 1) for row in best_places([mark.spread for mark in marks])),
     )
-
-
-def _score_text(mark: Mark) -> str:
-    """Nothing for runs that are still to come: they have not failed."""
-    return NOTHING if mark.spread is None and not mark.failed else spread_text(mark.spread, mark.asked)
 
 
 def measure(task: ComparedTask) -> str:
