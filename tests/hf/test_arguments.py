@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from advreg.hf.arguments import training_arguments
 
@@ -53,6 +54,15 @@ def test_a_value_of_another_kind_is_refused_by_name(field: str, value: object, t
 def test_nothing_is_a_value_where_the_library_says_so(tmp_path: Path) -> None:
     made = training_arguments(tmp_path, "fp32", {**QUIET, "save_total_limit": None, "max_steps": 3.0})
     assert (made.save_total_limit, made.max_steps) == (None, 3)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_without_a_gpu_is_refused(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"precision must be fp32 without a GPU, got '{precision}'; bf16 may be tried"):
+        training_arguments(tmp_path, precision, {"report_to": "none"})
 
 
 def test_an_unknown_precision_is_refused(tmp_path: Path) -> None:
