@@ -32,8 +32,8 @@ def training_arguments(folder: Path, precision: str, fields: Mapping[str, Any]) 
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     if precision != "fp32" and not (torch.accelerator.is_available() or fields.get("use_cpu")):
         raise ValueError(
-            f"precision must be fp32 without a GPU, got '{precision}'; bf16 may be tried with use_cpu=True where the CPU "
-            "has instructions for it"
+            f"precision must be fp32 without a GPU, got '{precision}'; bf16 may be tried with use_cpu=True where the "
+            "CPU has instructions for it"
         )
     if fields.get("gradient_accumulation_steps", 1) < 1:
         raise ValueError(f"gradient_accumulation_steps must be 1 or more, got {fields['gradient_accumulation_steps']}")
