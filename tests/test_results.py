@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import statistics
 import sys
 from dataclasses import replace
@@ -82,7 +83,11 @@ def test_a_page_made_of_other_records_says_other_things(cost_page: ModuleType, t
 
 def test_the_page_on_understanding_is_made_of_the_records() -> None:
     understanding = experiment("understanding_page")
-    assert understanding.PAGE.read_text(encoding="utf-8") == understanding.page(understanding.RECORDS)
+    page = understanding.PAGE.read_text(encoding="utf-8")
+    assert page == understanding.page(understanding.RECORDS)
+    pictures = re.findall(r"!\[.*\]\((.*)\)", page)
+    assert pictures
+    assert all(understanding.PAGE.with_name(name).is_file() for name in pictures)
 
 
 def test_a_gain_in_the_search_is_over_standard_with_the_same_seed(tmp_path: Path) -> None:
