@@ -30,7 +30,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "translation.json": (*BENCH, "--model", "transformer-base", "--shape", "256x32", *FEW,
                          "--method", "arch:share_last_pass=true", "--method", "arch:refresh=sweep", "--rounds", "6"),
     "peers.json": (*BERT, "--shape", "32x64", "--peers", "--method", "arch", "--method", "smart",
-                   "--method", "smart:ascent_steps=1", "--rounds", "16"),
+                   "--method", "smart:ascent_steps=1", "--rounds", "10"),
     "dataset-size.json": ("experiments/dataset_size.py", "OUT", "--model", "bert-base", "--shape", "32x64",
                           "--precision", "bf16", "--samples", "10000", "100000", "1000000", "--rounds", "24",
                           "--steps", "5"),

@@ -15,10 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from advreg.cli.probe import by_task
+from advreg.cli.probe import draw as draw_probing
 from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
-from advreg.report.compare import read, results
+from advreg.recipes.probe_record import ProbeRecord
+from advreg.record import load_as
+from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
-from advreg.report.render import TASK_NAMES, Sheet, markdown_table, to_markdown
+from advreg.report.render import TASK_NAMES, Sheet, best_places, markdown_table, spread_text, to_markdown
+from advreg.report.student import Spread
+from advreg.report.words import method_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "understanding", ROOT / "docs" / "results" / "understanding.md"
@@ -31,7 +37,9 @@ def page(folder: Path) -> str:
     """The whole page."""
     parts = [TITLE]
     for compared in sorted(path.parent for path in folder.glob(f"*/{COMPARE_FILE}")):
-        parts += [comparison(compared), paper(compared), NORMS.format(picture=picture_of(compared))]
+        parts += [comparison(compared), anli(results(*read(compared))), paper(compared)]
+        parts.append(NORMS.format(picture=picture_of(compared)))
+    parts += [probing(path) for path in probings(folder)]
     for path in sorted(folder.glob("search-*.jsonl")):
         parts.append(search(path))
     return "\n\n".join(part.strip() for part in (*parts, READING) if part) + "\n"
@@ -51,10 +59,12 @@ def picture_of(folder: Path) -> str:
 
 
 def draw(folder: Path, into: Path) -> None:
-    """The gradient norms of each comparison."""
+    """The gradient norms of each comparison, and the violins of each probing."""
     for compared in sorted(path.parent for path in folder.glob(f"*/{COMPARE_FILE}")):
         _, runs = read(compared)
         draw_norms(runs, into / picture_of(compared), TASK_NAMES)
+    for path in probings(folder):
+        draw_probing(load_as(path, ProbeRecord).results, into / violins_of(path))
 
 
 def about(record: CompareRecord, device: str) -> str:
@@ -85,6 +95,71 @@ def paper(folder: Path) -> str:
         rows.append([TASK_NAMES[difference.task], f"+{PAPER_GAINS[difference.task]:.1f}", gain])
     sheet = Sheet("", ["", "paper, BERT-base", f"here, {folder.name}"], rows)
     return f"### ARCH minus Standard, beside the paper\n\n{markdown_table(sheet)}" if rows else ""
+
+
+# Zuo et al. 2021, tb:anli: rounds 1 to 3 and all of them, BERT-base
+PAPER_ANLI = {
+    "dev": {
+        "standard": (53.3, 43.0, 44.7, 46.8), "r3f": (53.9, 43.4, 46.3, 47.8),
+        "smart": (54.1, 44.4, 45.3, 47.8), "arch": (54.0, 46.1, 46.0, 48.5),
+    },
+    "test": {
+        "standard": (54.1, 44.9, 46.6, 48.4), "r3f": (54.3, 46.2, 46.5, 48.8),
+        "smart": (54.3, 46.4, 46.5, 48.9), "arch": (53.8, 46.6, 47.4, 49.2),
+    },
+}  # fmt: skip
+ROUNDS = ("r1", "r2", "r3", "all")
+
+
+def anli(found: Results) -> str:
+    """Every round on dev and test, as in the paper's table, its figures in brackets."""
+    if "anli" not in found.tasks:
+        return ""
+    parts = ["### ANLI by rounds\n\nAccuracy; in brackets the paper's, of BERT-base trained on all of ANLI."]
+    for split, paper in PAPER_ANLI.items():
+        rows = []
+        for method in found.methods:
+            cell = found.cells["anli", method]
+            names = [f"{part}_{split}_accuracy" if (part, split) != ("all", "dev") else "accuracy" for part in ROUNDS]
+            mine = [spread_text(cell.metrics.get(name), cell.asked, cell.failed) for name in names]
+            theirs = [f" ({score:.1f})" for score in paper.get(method, ())] or [""] * len(ROUNDS)
+            rows.append([method_name(method), *map("".join, zip(mine, theirs, strict=True))])
+        parts.append(markdown_table(Sheet("", [split, "R1", "R2", "R3", "all"], rows)))
+    return "\n\n".join(parts)
+
+
+# ---- probing
+
+
+def probings(folder: Path) -> list[Path]:
+    return sorted(folder.glob("probe-*.json"))
+
+
+def probing(path: Path) -> str:
+    """Frozen encoders: the scores of heads fitted on them."""
+    record = load_as(path, ProbeRecord)
+    scores = by_task(record.results)
+    labels = list(dict.fromkeys(result.label for result in record.results))
+    spreads = {task: [Spread.of(methods.get(label, [])) for label in labels] for task, methods in scores.items()}
+    rows = [
+        [method_name(label), *(spread_text(column[row], record.settings["seeds"]) for column in spreads.values())]
+        for row, label in enumerate(labels)
+    ]
+    bold = frozenset((row, number + 1) for number, column in enumerate(spreads.values()) for row in best_places(column))
+    sheet = Sheet("", ["", *(TASK_NAMES.get(task, task) for task in scores)], rows, bold)
+    source = ", ".join(sorted({TASK_NAMES.get(name, name) for each in record.results if (name := each.trained_on)}))
+    environment = record.environment
+    return (
+        f"## Probing, {path.stem.removeprefix('probe-')}\n\nEncoders that were trained on {source}, frozen; only a "
+        f"head is fitted, {record.settings['seeds']} times. Scores as above, mean ± sd over the heads.\n\n"
+        f"{markdown_table(sheet)}\n\n![scores of heads on frozen encoders]({violins_of(path)})\n\n"
+        f"Commit {(record.commit or 'unknown')[:7]}, {environment['device']}; "
+        f"`advreg {' '.join(environment['arguments'])}`."
+    )
+
+
+def violins_of(path: Path) -> str:
+    return f"understanding-{path.stem}.svg"
 
 
 # ---- the search

@@ -9,7 +9,7 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -18,7 +18,10 @@ from scipy import stats
 
 from advreg import record as records
 from advreg.recipes.compare_record import score_of
+from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.recipes.study_record import Panel, StudiedPoint, StudyRecord
+from advreg.report.compare import Cell
+from advreg.report.student import Spread
 from report_runs import made_up, save
 from studies import Scores, study_record, variant
 
@@ -108,6 +111,47 @@ def test_a_gain_in_the_search_is_over_standard_with_the_same_seed(tmp_path: Path
     page = understanding.page(tmp_path)
     assert "| standard, dropout 0.1 | 75.0 |" in page
     assert "| r3f, λ 5 | +1.5 (1) |" in page
+
+
+def test_rounds_of_anli_stand_beside_the_paper_s() -> None:
+    understanding = experiment("understanding_page")
+    names = [f"r{number}_{split}_accuracy" for split in ("dev", "test") for number in (1, 2, 3)]
+    metrics = {
+        name: Spread.of([30.0 + place, 32.0 + place])
+        for place, name in enumerate(["accuracy", *names, "all_test_accuracy"])
+    }
+    cells = {
+        ("anli", "arch"): Cell(metrics, metrics["accuracy"], 2, failed=False),
+        ("anli", "freelb"): Cell({}, None, 2, failed=True),
+    }
+    found = SimpleNamespace(tasks=["anli"], methods=["arch", "freelb"], cells=cells)
+    text = understanding.anli(found)
+    assert "| ARCH | 32.0 ± 1.4 (54.0) | 33.0 ± 1.4 (46.1) | 34.0 ± 1.4 (46.0) | 31.0 ± 1.4 (48.5) |" in text
+    assert "| ARCH | 35.0 ± 1.4 (53.8) | 36.0 ± 1.4 (46.6) | 37.0 ± 1.4 (47.4) | 38.0 ± 1.4 (49.2) |" in text
+    assert text.count("| FreeLB | failed | failed | failed | failed |") == 2
+    assert understanding.anli(SimpleNamespace(tasks=["rte"])) == ""
+
+
+def test_a_probing_has_its_table_and_its_violins(tmp_path: Path) -> None:
+    understanding = experiment("understanding_page")
+    found = {("standard", "rte"): [60.0, 62.0], ("arch", "rte"): [63.0, 64.0], ("arch", "mrpc"): [80.0, 81.0]}
+    probed = [
+        ProbeResult(encoder="e", label=label, trained_on="sst2", task=task, scores=scores, metrics=[])
+        for (label, task), scores in found.items()
+    ]
+    environment = {"device": "a GPU", "arguments": ["probe", "x"]}
+    record = ProbeRecord(
+        settings={"seeds": 2}, commit="abcdefgh", environment=environment, started="t", finished="t", results=probed
+    )
+    records.save_as(tmp_path / "probe-minilm.json", record)
+    page = understanding.page(tmp_path)
+    assert "## Probing, minilm\n\nEncoders that were trained on SST-2, frozen;" in page
+    assert "| Standard | 61.0 ± 1.4 | – |" in page
+    assert "| ARCH | **63.5 ± 0.7** | **80.5 ± 0.7** |" in page
+    assert "Commit abcdefg, a GPU; `advreg probe x`." in page
+    understanding.draw(tmp_path, tmp_path)
+    assert "(understanding-probe-minilm.svg)" in page
+    assert (tmp_path / "understanding-probe-minilm.svg").is_file()
 
 
 # ---- studies
