@@ -175,7 +175,7 @@ def time_aims(found: Records) -> list[list[str]]:
 def speed_aims(found: Records) -> list[list[str]]:
     return [
         [f"trainer / bare loop, target tokens a second, {about_batches(line)}", "≥ 0.95", shares(line)]
-        for line in found.lines("speed.jsonl")
+        for line in speed_lines(found)
     ]
 
 
@@ -372,7 +372,7 @@ def neighbours(folder: Path) -> str:
 
 
 def speed(found: Records) -> str:
-    lines = found.lines("speed.jsonl")
+    lines = speed_lines(found)
     if not lines:
         return ""
     rows = [
@@ -386,10 +386,20 @@ def speed(found: Records) -> str:
 RATES = ("bare_tokens_per_second", "our_tokens_per_second")
 
 
+def speed_lines(found: Records) -> list[Mapping[str, Any]]:
+    """What was measured, and after it the same under torch.compile where that was measured too."""
+    ways = [
+        [line, *([{**line, **line["compiled"], "how": ", compiled"}] if "compiled" in line else [])]
+        for line in found.lines("speed.jsonl")
+    ]
+    return [line for way in ways for line in way]
+
+
 def about_batches(line: Mapping[str, Any]) -> str:
     task = TITLES.get(line["task"], line["task"])
     each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
-    return f"{task}, {line['model']}, {line['precision']}, {each}"
+    widths = f", widths of {line['round_lengths']}" if line.get("round_lengths", 1) > 1 else ""
+    return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')}"
 
 
 def shares(line: Mapping[str, Any]) -> str:
@@ -459,7 +469,8 @@ SPEED = """
 ## Training speed
 
 Standard in our trainer beside a bare PyTorch loop over the same batches, data loading included, in turns; target tokens
-a second, padding not counted, medians over rounds. In brackets: least and most.
+a second, padding not counted, medians over rounds. In brackets: least and most. Widths of 8: those of a batch are
+rounded up to a multiple of it. Compiled: both under `torch.compile`, after all shapes of an epoch were seen.
 """
 
 DECODING = """

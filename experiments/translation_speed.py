@@ -1,10 +1,12 @@
 """Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
-        --model transformer-base --precision bf16 --max-tokens 8192 32768 --commit $(git rev-parse HEAD)
+        --model transformer-base --precision bf16 --max-tokens 8192 32768 --round-lengths 1 8 --compile \
+        --commit $(git rev-parse HEAD)
 
 Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
-timed. Each line of OUT is one size of batch.
+timed. With ``--compile`` both take further turns under torch.compile, of which the whole first epoch is not timed:
+every shape of a batch was seen then. Each line of OUT is one size of batch, its widths rounded up to a multiple.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain, repeat
+from dataclasses import dataclass, replace
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
+from advreg.hf.layerdrop import all_layers
 from advreg.hf.run import device_name, quiet_libraries, report_steps
 from advreg.hf.stopwatch import as_it_was
 from advreg.hf.survey import to_device
@@ -44,24 +48,61 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def bare_loop(job: TranslationJob, updates: int, device: torch.device) -> float:
-    """Seconds of so many updates in the loop one would write by hand."""
+@dataclass(frozen=True)
+class Turn:
+    """What is trained for how long.
+
+    Args:
+        job: a run of Standard.
+        updates: those that are timed.
+        compiled: under torch.compile?
+    """
+
+    job: TranslationJob
+    updates: int
+    compiled: bool
+
+    @property
+    def warmup(self) -> int:
+        """Updates before those that are timed."""
+        epoch = -(-len(self.job.batches()) // self.accumulated)
+        return WARMUP + (epoch if self.compiled else 0)
+
+    @property
+    def accumulated(self) -> int:
+        return int(self.job.fields["gradient_accumulation_steps"])
+
+
+def forget_graphs() -> None:
+    """Each turn compiles for itself: graphs of earlier ones would count towards the limit of torch.compile."""
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def graph_count() -> int:
+    return int(counters["stats"]["unique_graphs"])
+
+
+def bare_loop(turn: Turn, device: torch.device) -> float:
+    """Seconds of the updates in the loop one would write by hand."""
+    job = turn.job
     model, smoothing = job.model.to(device).train(), job.fields["label_smoothing_factor"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
     half = torch.autocast(device.type, torch.bfloat16) if job.precision == "bf16" else contextlib.nullcontext()
-    groups = accumulated(batches_of(job), job.fields["gradient_accumulation_steps"])
+    called = torch.compile(model) if turn.compiled else model
+    layers = all_layers(model) if turn.compiled else contextlib.nullcontext()
     begun = 0.0
-    for number, group in enumerate(groups):
-        if number == WARMUP:
+    for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):
+        if number == turn.warmup:
             begun = now(device)
-        if number == WARMUP + updates:
+        if number == turn.warmup + turn.updates:
             return now(device) - begun
         items = sum(int((batch["labels"] != IGNORED).sum()) for batch in group)
         for batch in group:
             near = to_device(batch, device)
             labels = near.pop("labels")
-            with half:
-                logits = model(**near, use_cache=False).logits
+            with half, layers:
+                logits = called(**near, use_cache=False).logits
             loss = F.cross_entropy(
                 logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing,
                 reduction="sum",
@@ -85,29 +126,63 @@ def accumulated(batches: Iterator[dict[str, Any]], count: int) -> Iterator[list[
 
 
 class Watch(TrainerCallback):
-    """Notes when the updates to be timed begin and end."""
+    """Notes when the updates to be timed begin and end, and the graphs that were compiled by then."""
 
-    def __init__(self, updates: int) -> None:
-        self.updates, self.begun, self.seconds = updates, 0.0, 0.0
+    def __init__(self, turn: Turn) -> None:
+        self.turn, self.begun, self.seconds = turn, 0.0, 0.0
+        self.graphs = {"warm-up": 0, "timed": 0}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == WARMUP:
+        if state.global_step == self.turn.warmup:
+            self.graphs["warm-up"] = graph_count()
             self.begun = now(args.device)
-        if state.global_step == WARMUP + self.updates:
+        if state.global_step == self.turn.warmup + self.turn.updates:
             self.seconds = now(args.device) - self.begun
+            self.graphs["timed"] = graph_count() - self.graphs["warm-up"]
 
 
-def our_trainer(job: TranslationJob, updates: int) -> float:
-    """Seconds of so many updates of the trainer."""
+def our_trainer(turn: Turn) -> Watch:
+    """The updates in the trainer, as they were watched."""
+    job, compiled = turn.job, {"torch_compile": True} if turn.compiled else {}
     quiet = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
+    steps = {"max_steps": turn.warmup + turn.updates, "learning_rate": 1e-6}
     with tempfile.TemporaryDirectory() as folder, as_it_was(job.model):
-        fields = {**job.fields, **quiet, "max_steps": WARMUP + updates, "learning_rate": 1e-6}
+        fields = {**job.fields, **quiet, **steps, **compiled}
         trainer = TranslationTrainer(replace(job, folder=Path(folder), fields=fields))
         report_steps(trainer, None)
-        watch = Watch(updates)
+        watch = Watch(turn)
         trainer.add_callback(watch)
         trainer.train()
-    return watch.seconds
+    return watch
+
+
+@dataclass
+class Speeds:
+    """Target tokens a second of the loop and of the trainer, round by round."""
+
+    turn: Turn
+    bare: list[float]
+    ours: list[float]
+    graphs: dict[str, int]
+
+    def take(self, device: torch.device) -> None:
+        """One more round."""
+        tokens = self.turn.job.batches().target_tokens() * self.turn.accumulated * self.turn.updates
+        forget_graphs()
+        self.bare.append(tokens / bare_loop(self.turn, device))
+        forget_graphs()
+        watch = our_trainer(self.turn)
+        self.ours.append(tokens / watch.seconds)
+        self.graphs = watch.graphs
+
+    def facts(self) -> dict[str, Any]:
+        shares = [one / other for one, other in zip(self.ours, self.bare, strict=True)]
+        return {
+            "bare_tokens_per_second": self.bare,
+            "our_tokens_per_second": self.ours,
+            "share": {"median": statistics.median(shares), "least": min(shares), "most": max(shares)},
+            **({"graphs": self.graphs} if self.turn.compiled else {}),
+        }
 
 
 def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[str, Any]:
@@ -115,22 +190,22 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_data(settings, load_parallel(settings), Path(folder), lambda _: None)
         job = make_job(Plan(settings, prepared, "standard", 0, Path(folder)))
-    tokens = job.batches().target_tokens() * job.fields["gradient_accumulation_steps"] * asked.updates
-    bare, ours = [], []
+    ways = (False, True) if asked.compile else (False,)
+    speeds = [Speeds(Turn(job, asked.updates, compiled), [], [], {}) for compiled in ways]
     for _ in range(asked.rounds):
-        bare.append(tokens / bare_loop(job, asked.updates, device))
-        ours.append(tokens / our_trainer(job, asked.updates))
-    shares = [one / other for one, other in zip(ours, bare, strict=True)]
+        for each in speeds:
+            each.take(device)
+    eager, *compiled = (each.facts() for each in speeds)
     return {
         "task": settings.task,
         "model": settings.model,
         "precision": settings.precision,
         "max_tokens": settings.max_tokens,
+        "round_lengths": settings.round_lengths,
         "batches_per_update": job.fields["gradient_accumulation_steps"],
         "padding": job.batches().padding_share()["both"],
-        "bare_tokens_per_second": bare,
-        "our_tokens_per_second": ours,
-        "share": {"median": statistics.median(shares), "least": min(shares), "most": max(shares)},
+        **eager,
+        **({"compiled": compiled[0]} if compiled else {}),
         "device": device_name(),
         "torch": torch.__version__,
         "commit": asked.commit,
@@ -145,6 +220,8 @@ def main() -> None:
     parser.add_argument("--model", default="transformer-base")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[8192, 32768])
+    parser.add_argument("--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it")
+    parser.add_argument("--compile", action="store_true", help="both under torch.compile too")
     parser.add_argument("--update-tokens", type=int, default=64_000)
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
@@ -152,10 +229,10 @@ def main() -> None:
     asked = parser.parse_args()
     quiet_libraries()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    for size in asked.max_tokens:
+    for size, multiple in product(asked.max_tokens, asked.round_lengths):
         settings = TranslationSettings(
             task=asked.task, model=asked.model, precision=asked.precision, methods=("standard",), max_tokens=size,
-            update_tokens=asked.update_tokens,
+            update_tokens=asked.update_tokens, round_lengths=multiple,
         )  # fmt: skip
         line = measure(settings, asked)
         with asked.out.open("a") as out:

@@ -145,6 +145,9 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
         **same, "max_tokens": 8192, "batches_per_update": 8, "bare_tokens_per_second": [1000.0, 3000.0, 2000.0],
         "our_tokens_per_second": [990.0, 2900.0, 1940.0], "share": {"median": 0.97, "least": 0.9667, "most": 0.99},
     }  # fmt: skip
+    graphs = {"bare_tokens_per_second": [4000.0], "our_tokens_per_second": [3920.0], "graphs": {"warm-up": 2}}
+    share = {"share": {"median": 0.98, "least": 0.98, "most": 0.98}}
+    wide = {**speed, "round_lengths": 8, "compiled": graphs | share}
     order = {
         "order": "as it is",
         "max_tokens": None,
@@ -154,12 +157,16 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     }
     other = {**order, "order": "shuffled, 0", "max_tokens": 32_768, "seconds": 31.0, "differing": 2}
     decoding = {**same, "sentences": 1268, "beam": 10, "orders": [order, other]}
-    (tmp_path / "speed.jsonl").write_text(json.dumps(speed))
+    (tmp_path / "speed.jsonl").write_text(f"{json.dumps(speed)}\n{json.dumps(wide)}\n")
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     page = translation.page(tmp_path, tmp_path / "none.json")
     what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 an update"
     assert f"| {what} | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert f"| trainer / bare loop, target tokens a second, {what} | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
+    assert f"| {what}, widths of 8 | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
+    assert f"| {what}, widths of 8, compiled | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
+    assert f"a second, {what}, widths of 8, compiled | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
+    assert f"{what}, compiled" not in page
     assert "| decoding of 1,268 sentences, beam 10, IWSLT'15 En-Vi | < 60 s | 20–31 s |" in page
     assert "| sacreBLEU in 2 batch orders, 1,268 sentences, beam 10, IWSLT'15 En-Vi | the same | 30.00 |" in page
     assert "| shuffled, 0 | 32,768 | 31.0 | 30.00 | 50.00 | 2 |" in page

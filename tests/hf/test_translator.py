@@ -1,20 +1,29 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch._dynamo.utils import counters
+from transformers import TrainerCallback
 
 from advreg.hf.architectures import build_translator
 from advreg.hf.batching import PairCollator, Pairs
 from advreg.hf.decoding import Decoding
+from advreg.hf.layerdrop import AllLayers
 from advreg.hf.models import ModelError
 from advreg.hf.subwords import END, PADDING, SPECIAL, SubwordError, learn_subwords
 from advreg.hf.task import IGNORED
-from advreg.hf.translator import Translator, cut, other_vectors, pair_loss
+from advreg.hf.translator import TranslationJob, TranslationTrainer, Translator, cut, other_vectors, pair_loss
+from advreg.methods import create
 from number_words import in_digits, in_words
+from observe import close
 
 NUMBERS = range(1000, 1200)
 SUBWORDS = learn_subwords([in_words(number) for number in NUMBERS], [in_digits(number) for number in NUMBERS], 60)
@@ -119,3 +128,94 @@ def test_vectors_that_do_not_fit_the_data_are_named(tmp_path: Path) -> None:
         other_vectors(tmp_path / "v.safetensors", encoded(), None, ("encoder", "decoder"))
     with pytest.raises(ValueError, match=r"must be a model folder or a safetensors file, got '.*none'"):
         other_vectors(tmp_path / "none", encoded(), None, ("encoder",))
+
+
+# ---- compiled
+
+SETTINGS: dict[str, dict[str, Any]] = {"arch": {"refresh_every": 2, "cache_fraction": 0.5}}
+# Graphs of a whole run: of each kind of pass one, and a second once shapes vary; SMART and ARCH make three kinds.
+GRAPHS = {"standard": 2, "r3f": 2, "freelb": 2, "smart": 6, "arch": 6}
+
+
+@pytest.fixture
+def graphs() -> Iterator[Any]:
+    """What torch.compile counts, from nothing."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield counters
+    torch._dynamo.reset()
+
+
+class GraphsPerStep(TrainerCallback):
+    """How many graphs there are after each update, and after each validation."""
+
+    def __init__(self) -> None:
+        self.updates, self.validations = list[int](), list[int]()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.updates.append(counters["stats"]["unique_graphs"])
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self.validations.append(counters["stats"]["unique_graphs"])
+
+
+def of_many_lengths() -> Pairs:
+    """Sentences of one to six numbers."""
+    draw = random.Random(0)
+    rows = [[draw.choice(NUMBERS) for _ in range(1 + index % 6)] for index in range(48)]
+    sides = ((SUBWORDS.source, in_words), (SUBWORDS.target, in_digits))
+    return Pairs(*(side.encode([" ".join(map(say, row)) for row in rows]) for side, say in sides))
+
+
+def translation_run(name: str, folder: Path, **fields: Any) -> tuple[TranslationTrainer, GraphsPerStep]:
+    """Two epochs, each with a validation and a checkpoint."""
+    lines = [in_words(number) for number in list(NUMBERS)[:4]]
+    quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 100}
+    epochs = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "learning_rate": 1e-3}
+    job = TranslationJob(
+        model=small(dropout=0.0),
+        subwords=SUBWORDS,
+        train=of_many_lengths(),
+        valid=encoded(),
+        valid_lines=lines,
+        score=lambda found: {"bleu": float(len(found))},
+        method=create(name, **SETTINGS.get(name, {})),
+        folder=folder,
+        max_tokens=150,
+        decoding=Decoding(2, extra=2),
+        fields={**quiet, **epochs, **fields},
+    )
+    trainer, watch = TranslationTrainer(job), GraphsPerStep()
+    trainer.add_callback(watch)
+    return trainer, watch
+
+
+def weights_of(trainer: TranslationTrainer) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.job.model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "name", ["standard", *(pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS if name != "standard")]
+)
+def test_a_compiled_run_ends_with_the_weights_of_an_eager_one(name: str, tmp_path: Path, graphs: Any) -> None:
+    """Few graphs, however many shapes; and neither validation nor decoding makes another."""
+    eager, _ = translation_run(name, tmp_path / "eager")
+    batches = [eager.job.collator()([eager.job.train[index] for index in rows]) for rows in eager.job.batches()]
+    shapes = {(batch["input_ids"].shape, batch["labels"].shape) for batch in batches}
+    assert len(shapes) > 8
+    with AllLayers() if name != "standard" else nullcontext():  # the draws of noise are the same then
+        eager.train()
+    assert not graphs["stats"]
+
+    compiled, watch = translation_run(
+        name, tmp_path / "compiled", torch_compile=True, torch_compile_backend="aot_eager"
+    )
+    compiled.train()
+    assert close(weights_of(compiled), weights_of(eager), 1e-4)
+    assert not close(weights_of(compiled), dict(small(dropout=0.0).named_parameters()), 1e-3)
+    assert watch.updates[-1] <= GRAPHS[name]
+    assert watch.updates[-1] == watch.updates[len(batches) // 2]
+    assert [watch.updates[len(batches) - 1], watch.updates[-1]] == watch.validations
+    assert not graphs["graph_break"]
+    (saved,) = (tmp_path / "compiled" / f"checkpoint-{2 * len(batches)}").glob("model.safetensors")
+    assert load_file(saved).keys() <= compiled.job.model.state_dict().keys()
