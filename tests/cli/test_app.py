@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from advreg import __version__
+from advreg import __version__, cli
 from advreg import record as records
 from advreg.methods import create, describe, registry
 from advreg.recipes.settings import TrainSettings
@@ -252,3 +253,14 @@ def test_a_run_that_fails_exits_2_with_the_reason_and_leaves_it_in_the_record(
     record = records.load(tmp_path / "out" / "r3f-seed1" / "record.json")
     assert record.outcome.status == "failed"
     assert (record.outcome.error or "").startswith("NonFiniteLossError: the loss is inf at step 0")
+
+
+def test_ctrl_c_while_the_commands_are_imported_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "advreg.cli.app", Interrupted("advreg.cli.app"))
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 130

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from advreg.cli.probe import scores_table
 from advreg.hf.wordpieces import train_tokenizer
-from advreg.recipes.probe_record import ProbeRecord
+from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.record import load_as
 from command_server import CommandServer
 from tiny_models import tiny
@@ -56,6 +57,14 @@ def test_encoders_are_probed_and_the_scores_printed_recorded_and_drawn(folder: P
     shown = advreg("probe", "--from", "probe.json", "--picture", "again.svg", cwd=folder)
     assert shown.code == 0, shown.err
     assert (folder / "again.svg").read_text() == (folder / "probe.svg").read_text()
+
+
+def test_a_single_head_has_no_deviation() -> None:
+    scores = {"one": [49.8], "two": [40.0, 42.0]}
+    about = {"trained_on": None, "task": "mr", "metrics": []}
+    results = [ProbeResult(encoder=name, label=name, scores=values, **about) for name, values in scores.items()]
+    cells = list(scores_table(results).columns[1].cells)
+    assert cells == ["[bold]49.8[/bold]", "41.0 ± 1.4"]
 
 
 @pytest.mark.parametrize(

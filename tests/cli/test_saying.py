@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 
+import pytest
 from rich.console import Console
 
-from advreg.cli.saying import Notices, bars, logs_above
+from advreg.cli.saying import Notices, bars, logs_above, note
 
 
 def told() -> Console:
@@ -32,6 +34,18 @@ def test_a_bar_shows_steps_and_the_note_after_it() -> None:
     assert "arch-seed0" in printed(console)
     assert "3/4" in printed(console)
     assert "loss 0.5" in printed(console)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_long_note_leaves_the_steps_and_times_of_a_bar_whole(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    logs = {"loss": 0.306, "penalty": 0.081, "eval_accuracy": 0.468}
+    with bars(console) as progress:
+        progress.add_task("standard-seed0", completed=384, total=384, note=note(logs))
+    line = printed(console).rstrip("\n")
+    assert re.search(r"standard-seed0 ━+ 384/384 \d:\d\d:\d\d \S+ +accuracy 0\.468  loss 0\.306", line)
+    assert "\n" not in line
+    assert ("penalty 0.081" in line) == (width == 120)
 
 
 def test_logs_and_warnings_are_printed_above_and_no_longer_afterwards() -> None:

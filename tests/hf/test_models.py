@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import dynamic_module_utils
+from transformers import AutoConfig, dynamic_module_utils
 
 from advreg.hf.models import ModelError, load_any, load_classifier, load_tokenizer, model_folder
 from tiny_models import FAMILIES, tiny
@@ -258,8 +258,24 @@ def test_what_cannot_be_loaded_is_named_with_the_way_out(make: Any, tmp_path: Pa
             load()
         text = str(caught.value)
         assert text.startswith(f"model '{name}' {where} ")
-        assert text.endswith("Give 'small', a folder with config.json and weights, or a hub name")
+        assert text.endswith("Give minilm, mpnet, a folder with config.json and weights, or a hub name")
         assert "\n" not in text
+
+
+def test_a_name_close_to_a_shorthand_is_answered_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_connection(name: str, **_: Any) -> None:
+        raise OSError(f"cannot reach {name}.")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", no_connection)
+    with pytest.raises(ModelError, match=r"^model 'minilmm' \(did you mean 'minilm'\?\) is neither .* minilmm\. Give "):
+        load_any("minilmm")
+    with pytest.raises(ModelError, match=r"^model 'gpt2' is neither"):
+        load_any("gpt2")
+
+
+def test_the_small_model_is_not_looked_for_where_there_are_no_texts_to_build_it_from() -> None:
+    with pytest.raises(ModelError, match=r"model 'small' is built from the training texts .* give the model folder"):
+        load_any("small")
 
 
 def test_a_dtype_that_is_none_is_refused() -> None:

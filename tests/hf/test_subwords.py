@@ -65,8 +65,11 @@ def test_text_is_not_normalised() -> None:
 
 @pytest.mark.parametrize(("size", "told"), [(9000, "too high"), (5, "smaller than required_chars")])
 def test_a_vocabulary_that_does_not_fit_the_text_is_named(size: int, told: str) -> None:
-    with pytest.raises(SubwordError, match=rf"vocabulary must fit .* got {size} for 800 lines .*{told}.*--vocabulary"):
+    with pytest.raises(
+        SubwordError, match=rf"vocabulary must fit .* got {size} for 800 lines .*{told}.*--vocabulary"
+    ) as caught:
         learn_subwords(WORDS, DIGITS, size)
+    assert "INTERNAL" not in str(caught.value)
 
 
 def test_a_coverage_outside_its_range_is_named() -> None:

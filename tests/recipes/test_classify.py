@@ -79,6 +79,12 @@ def occupy(folder: Path) -> None:
     (folder / "arch-seed0" / "plan.json").write_text("{}")
 
 
+def test_a_misspelt_training_argument_is_refused_before_data_is_read(settings: TrainSettings) -> None:
+    misspelt = dataclasses.replace(settings, train="nowhere.csv", training={"weight_decai": 0.1})
+    with pytest.raises(ValueError, match=r"has no field 'weight_decai' \(did you mean 'weight_decay'\?\)"):
+        choose_folder(misspelt, False)
+
+
 def test_a_folder_is_numbered_when_its_name_is_taken_by_runs(
     settings: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

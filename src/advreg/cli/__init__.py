@@ -8,8 +8,10 @@ import sys
 
 def main() -> None:
     """Entry point: errors worded for users are printed without a traceback, unless ADVREG_DEBUG is set."""
-    from advreg.cli.app import app, user_errors
-
+    try:
+        from advreg.cli.app import app, user_errors
+    except KeyboardInterrupt:  # the import takes seconds, and nothing was begun
+        sys.exit(130)
     try:
         app()
     except Exception as error:  # not "except user_errors()": every way out would import transformers for it

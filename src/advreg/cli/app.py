@@ -250,7 +250,7 @@ def translate(
 
 @app.command()
 def doctor(
-    model: Annotated[str, typer.Argument(help="a folder, or a name on the Hugging Face hub")],
+    model: Annotated[str, typer.Argument(help="a folder, minilm, or a name on the Hugging Face hub")],
     site: Annotated[str, typer.Option(help="where δ is added: tokens, block, or a module's name")] = "tokens",
     radius: Annotated[float, typer.Option(help="l2 size of the perturbation that is tried, per sentence")] = 0.1,
     dtype: Annotated[str, typer.Option(help="dtype of the weights: float32, bfloat16, float16")] = "float32",

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from advreg.cli.train import spread
 from advreg.drawing import check_drawable
 from advreg.hf.progress import progress_bar
 from advreg.hf.run import device_name, quiet_libraries
@@ -86,9 +87,8 @@ def scores_table(results: list[ProbeResult]) -> Table:
 def _cell(values: list[float] | None, best: float) -> str:
     if values is None:
         return "–"
-    mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    text = f"{mean:.1f} ± {spread:.1f}"
-    return f"[bold]{text}[/bold]" if mean == best else text
+    text = spread(values, decimals=1)
+    return f"[bold]{text}[/bold]" if statistics.fmean(values) == best else text
 
 
 def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]:

@@ -13,12 +13,16 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
-_WATCHED = ("loss", "penalty", "eval_accuracy", "eval_pearson", "eval_bleu", "translated")
+_WATCHED = ("eval_accuracy", "eval_pearson", "eval_bleu", "translated", "loss", "penalty")
+_ROOMY = 100  # columns of a terminal from which on a long bar leaves room for the note
 
 
 class Notices:
@@ -34,15 +38,28 @@ class Notices:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
+class _NoteColumn(TextColumn):
+    """The only column that gives way in a narrow terminal: on one line, and cut off."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.fields[note]}", table_column=Column(no_wrap=False))  # rich narrows what may wrap
+
+    def render(self, task: Task) -> Text:
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
 def bars(console: Console, **options: Any) -> Progress:
     """Bars of runs; each has a ``note`` after it."""
+    width = 24 if console.width >= _ROOMY else 8
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=width, table_column=Column(no_wrap=True)),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
+        _NoteColumn(),
         console=console,
         **options,
     )

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from advreg.hf.wordpieces import train_tokenizer
+from advreg.methods.base import suggest
 
 SCRATCH = "small"
 """Name of the model that is built from scratch, with a tokenizer trained on the training texts."""
@@ -147,6 +148,11 @@ def load_any(name: str, dtype: str = "float32", trust_remote_code: bool = False)
     kind = getattr(torch, dtype, None)
     if kind not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         raise ModelError(f"dtype must be float32, float16, bfloat16 or float64, got '{dtype}'")
+    if name == SCRATCH:
+        raise ModelError(
+            f"model '{SCRATCH}' is built from the training texts by advreg train, and is nothing before; give the "
+            f"model folder of a run, {', '.join(SHORTHANDS)}, or a hub name"
+        )
     config = _from(AutoConfig, name, trust_remote_code)
     for architecture in config.architectures or []:
         cls = getattr(transformers, architecture, None)
@@ -174,7 +180,8 @@ def _from(cls: Any, name: str, trust: bool, **options: Any) -> Any:
         where = "is a folder, but" if Path(name).is_dir() else "is neither a folder here nor reachable on the hub:"
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"model '{name}' {where} {first} Give '{SCRATCH}', a folder with config.json and weights, or a hub name"
+            f"model '{name}'{suggest(name, SHORTHANDS)} {where} {first} Give {', '.join(SHORTHANDS)}, a folder with "
+            "config.json and weights, or a hub name"
         ) from error
 
 

@@ -154,7 +154,8 @@ def _learn(texts: Sequence[str], size: int, kind: Kind, coverage: float) -> Piec
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        told = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        # after "INTERNAL: its file(line) [the condition] "
+        told = str(error).strip().splitlines()[-1].rpartition("] ")[2] if str(error).strip() else type(error).__name__
         raise SubwordError(
             f"vocabulary must fit the training text, got {size} for {len(texts)} lines (sentencepiece: {told}); "
             "choose another --vocabulary"

@@ -77,8 +77,8 @@ def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Pla
 
 def choose_folder(settings: TrainSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
-    if process_count() > 1:  # they meet, as they will for training, so that one of them can choose for all
-        training_arguments(Path("runs"), settings.precision, settings.training)
+    # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
+    training_arguments(Path("runs"), settings.precision, settings.training)
     return first_decides(lambda: _chosen_folder(settings, resume))
 
 

@@ -38,7 +38,7 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
             told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
             raise SettingsError(
                 f"{name} cannot go on, because what it was started with changed: {told}. Resume with the same data and "
-                "settings, or choose another --output"
+                f"settings, or choose another --output; the run is in '{folder}'"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
