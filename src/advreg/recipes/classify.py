@@ -19,7 +19,7 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune, usual_fi
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
-from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts
+from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts, writable
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
@@ -79,7 +79,7 @@ def choose_folder(settings: TrainSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
     # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
     training_arguments(Path("runs"), settings.precision, settings.training)
-    return first_decides(lambda: _chosen_folder(settings, resume))
+    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
 
 
 def _chosen_folder(settings: TrainSettings, resume: bool) -> Path:

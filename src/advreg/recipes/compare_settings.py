@@ -9,6 +9,7 @@ from typing import Any
 
 from advreg.recipes.bases import AnySettings, ConfigFile, read_bases, read_config, read_seeds, shown, split, varied
 from advreg.recipes.grids import Grid, Point, default_grid, read_grid
+from advreg.recipes.plans import writable
 from advreg.recipes.settings import SettingsError, TrainSettings
 
 SEARCH_SEED = 0
@@ -124,6 +125,5 @@ def _tuned_and_set(grid: Grid, file: ConfigFile) -> Iterator[str]:
 def choose_folder(settings: CompareSettings) -> Path:
     """The folder that was named, or one that the same command finds again."""
     base = settings.any_base
-    if base.output is not None:
-        return Path(base.output)
-    return Path("runs") / f"compare-{'-'.join(settings.tasks)}-{Path(base.model).name}"
+    named = f"runs/compare-{'-'.join(settings.tasks)}-{Path(base.model).name}" if base.output is None else base.output
+    return writable(Path(named))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,19 @@ def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
     """The record of a run that begins, which keeps why earlier attempts in its folder failed."""
     path = folder / RECORD_FILE
     return record.after(records.load(path)) if path.is_file() else record
+
+
+def writable(folder: Path) -> Path:
+    """The folder, if it can be written to or made; nothing is made yet."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    problem = None if there.is_dir() else "a file"
+    if problem is None and not os.access(there, os.W_OK | os.X_OK):
+        problem = "a folder without the right to write"
+    if problem is not None:
+        raise SettingsError(
+            f"output must be a folder that can be written to, got '{folder}': '{there}' is {problem}; choose another"
+        )
+    return folder
 
 
 def has_runs(folder: Path) -> bool:

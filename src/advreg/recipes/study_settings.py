@@ -13,7 +13,7 @@ from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.recipes.bases import AnySettings, read_bases, read_config, read_seeds, split, varied
 from advreg.recipes.grids import TUNABLE
-from advreg.recipes.plans import run_facts
+from advreg.recipes.plans import run_facts, writable
 from advreg.recipes.settings import SettingsError, read_toml
 
 DEFAULT_GRID = Path(__file__).with_name("study.toml")
@@ -264,9 +264,8 @@ def write_grid(path: Path) -> None:
 def choose_folder(settings: StudySettings) -> Path:
     """The folder that was named, or one that the same command finds again."""
     base = settings.base
-    if base.output is not None:
-        return Path(base.output)
-    return Path("runs") / f"study-{base.task}-{Path(base.model).name}"
+    named = f"runs/study-{base.task}-{Path(base.model).name}" if base.output is None else base.output
+    return writable(Path(named))
 
 
 def too_few_samples(variants: Iterable[Variant], samples: int) -> list[str]:

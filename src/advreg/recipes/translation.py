@@ -42,7 +42,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts
+from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts, writable
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -192,7 +192,7 @@ def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL."""
     if process_count() > 1:  # they meet, as they will for training, so that one of them can choose for all
         training_arguments(Path("runs"), settings.precision, settings.training)
-    return first_decides(lambda: _chosen_folder(settings, resume))
+    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
 
 
 def _chosen_folder(settings: TranslationSettings, resume: bool) -> Path:
