@@ -149,6 +149,15 @@ def test_a_run_that_resumes_ends_as_if_it_had_never_stopped(method: str, tmp_pat
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
 
 
+def test_what_a_kill_left_while_the_model_was_saved_is_gone(tmp_path: Path, tokenizer: Any) -> None:
+    half = tmp_path / "model" / ".tmpkA0Jwf"  # as safetensors calls what it has not renamed yet
+    half.parent.mkdir()
+    half.touch()
+    fine_tune(job(tmp_path, tokenizer, "standard"))
+    assert not half.exists()
+    assert (half.parent / "model.safetensors").is_file()
+
+
 def test_resuming_where_there_is_nothing_starts_anew(tmp_path: Path, tokenizer: Any) -> None:
     result = fine_tune(job(tmp_path, tokenizer, "standard", save_strategy="no"), resume=True)
     assert result.resumed_from is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,8 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     scores = trainer.evaluate()
     for name, samples in job.evaluations.items():
         scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
+    if trainer.args.should_save:
+        shutil.rmtree(job.folder / "model", ignore_errors=True)  # half of one, where a kill fell into the saving
     trainer.save_model(str(job.folder / "model"))
     save_health(trainer, job.folder, lambda _, ids: job.tokenizer.convert_ids_to_tokens(ids))
     return Result(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -322,6 +323,7 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
 
 
 def export(job: TranslationJob, steps: Sequence[int], decoding: Decoding, folder: Path) -> None:
-    """Write the model with the weights of a validation, or the average of several, to ``folder``."""
+    """Write the model with the weights of a validation, or the average of several, to ``folder``, and nothing else."""
+    shutil.rmtree(folder, ignore_errors=True)  # half of one, where a kill fell into the saving
     set_weights(job.model, job.snapshots().load(steps))
     Translator(job.model, job.subwords, decoding).save(folder)
