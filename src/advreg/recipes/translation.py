@@ -190,8 +190,8 @@ def run_translation(
 
 def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL."""
-    if process_count() > 1:  # they meet, as they will for training, so that one of them can choose for all
-        training_arguments(Path("runs"), settings.precision, settings.training)
+    # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
+    training_arguments(Path("runs"), settings.precision, settings.training)
     return first_decides(lambda: writable(_chosen_folder(settings, resume)))
 
 
