@@ -330,6 +330,23 @@ def test_an_id_outside_the_prepared_data_is_named(outside: int) -> None:
             ask(ids)
 
 
+@pytest.mark.parametrize(("stranger", "lookalike"), [(8, 7), (-1, 0), (100, 7)])
+def test_an_id_outside_the_data_is_found_out_though_the_sample_nearest_to_it_is_as_long(
+    stranger: int, lookalike: int
+) -> None:
+    with pytest.raises(IndexError, match=f"sample id {stranger} is not in the data"):
+        make_cache().read(torch.tensor([stranger]), zeros_for([lookalike]))
+
+
+def test_a_sample_of_another_process_is_found_out_though_its_neighbour_here_is_as_long() -> None:
+    lengths = {"tokens": torch.tensor([2, 2, 2])}
+    cache = PerturbationCache(torch.tensor([1, 5]), Shard(6, rank=1, world=2), lengths, {"tokens": 3})
+    blank = perturbation({"tokens": [torch.zeros(2, 3)]}, "right", 0)
+    cache.find(torch.tensor([5]), blank)
+    with pytest.raises(IndexError, match="sample id 4 belongs to process 0 of 2, but came to process 1"):
+        cache.find(torch.tensor([4]), blank)
+
+
 @pytest.mark.parametrize("sample", [4, 0])  # cached and not cached
 def test_a_sample_whose_length_changed_is_named_with_both_lengths(sample: int) -> None:
     cache, rows = make_cache(), drawn([1, sample], seed=23)
