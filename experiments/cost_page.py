@@ -355,10 +355,10 @@ A refresh takes more than its arithmetic where the GPU is busy: the gradient tow
 weights' gradients, but not the memory traffic of the rest.
 
 Not reached: the size of the int8 cache, see above. Where a median stands above its aim and the aim lies between its
-quartiles, these measurements cannot tell; three rows at 32 × 64 are of that kind. Counted in operations the host has to
-launch, on a twelve-layer BERT, a Standard step has 2,321, R3F's 2,391 and ARCH's reuse step 2,411. At these commits
-ARCH's had seven more, and our Trainer waited for the GPU twice an update, to see whether loss and gradient are finite,
-where the stock one waits once; it has since been made to wait once, which is to be measured again.
+quartiles, these measurements cannot tell; three rows at 32 × 64 are of that kind. ARCH's reuse step launches some small
+operations more than R3F's, and at these commits our Trainer waited for the GPU twice an update, to see whether loss and
+gradient are finite, where the stock one waits once. Since then it waits once, and the look-up of δ launches fewer; that
+is to be measured again.
 """
 
 
