@@ -26,6 +26,7 @@ def parameters(name: str) -> float:
         ("transformer-iwslt", 36.7),
         ("transformer-base", 60.5),
         ("transformer-big", 209.2),
+        ("transformer-tiny", 2.7),
         ("transformer-small", 1.3),
     ],
 )
@@ -37,7 +38,8 @@ def test_a_preset_has_the_size_its_name_promises(name: str, millions: float) -> 
 def test_presets_are_what_there_is() -> None:
     encoders = {"small", "minilm", "bert-base"}
     assert set(PRESETS) == encoders | set(TRANSLATORS)
-    assert set(TRANSLATORS) == {"transformer-iwslt", "transformer-base", "transformer-big", "transformer-small"}
+    sizes = ("iwslt", "base", "big", "tiny", "small")
+    assert set(TRANSLATORS) == {f"transformer-{size}" for size in sizes}
 
 
 def test_weights_follow_the_seed_and_leave_torchs_generator_alone() -> None:

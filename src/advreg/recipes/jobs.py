@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,7 +142,9 @@ def _kept(key: str, load: Callable[[], Workload]) -> Workload:
 
 
 def _free_memory() -> None:
-    """Leave nothing of this run to the next one in the process."""
+    """Leave nothing of this run to the next one in the process; its graphs would count towards torch.compile's limit."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
