@@ -30,7 +30,7 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
-from advreg.hf.layerdrop import all_layers
+from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
 from advreg.hf.stopwatch import as_it_was
 from advreg.hf.survey import to_device
@@ -90,7 +90,7 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
     half = torch.autocast(device.type, torch.bfloat16) if job.precision == "bf16" else contextlib.nullcontext()
     called = torch.compile(model) if turn.compiled else model
-    layers = all_layers(model) if turn.compiled else contextlib.nullcontext()
+    layers = layers_kept if turn.compiled and draws_in_vain(model) else contextlib.nullcontext
     begun = 0.0
     for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):
         if number == turn.warmup:
@@ -101,7 +101,7 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
         for batch in group:
             near = to_device(batch, device)
             labels = near.pop("labels")
-            with half, layers:
+            with half, layers():
                 logits = called(**near, use_cache=False).logits
             loss = F.cross_entropy(
                 logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=smoothing,

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from advreg.hf.architectures import build_translator
 from advreg.hf.batching import PairCollator, Pairs
 from advreg.hf.decoding import Decoding
-from advreg.hf.layerdrop import AllLayers
+from advreg.hf.layerdrop import layers_kept
 from advreg.hf.models import ModelError
 from advreg.hf.subwords import END, PADDING, SPECIAL, SubwordError, learn_subwords
 from advreg.hf.task import IGNORED
@@ -203,7 +203,7 @@ def test_a_compiled_run_ends_with_the_weights_of_an_eager_one(name: str, tmp_pat
     batches = [eager.job.collator()([eager.job.train[index] for index in rows]) for rows in eager.job.batches()]
     shapes = {(batch["input_ids"].shape, batch["labels"].shape) for batch in batches}
     assert len(shapes) > 8
-    with AllLayers() if name != "standard" else nullcontext():  # the draws of noise are the same then
+    with layers_kept() if name != "standard" else nullcontext():  # the draws of noise are the same then
         eager.train()
     assert not graphs["stats"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,7 +80,13 @@ class _Pass:
 # Hooks find δ here and not on their injection: what a traced hook reads through its module has a static shape to
 # torch.compile, and every new length of a batch would be compiled anew.
 _under_way: _Pass | None = None
-_numbers = itertools.count()
+_names: set[str] = set()  # of the injections there are; a graph holds for the next injection of the same name
+
+
+def _free_name(site: str) -> str:
+    name = next(name for name in map(f"injection at {site}, {{}}".format, itertools.count()) if name not in _names)
+    _names.add(name)
+    return name
 
 
 class Injection:
@@ -96,7 +103,8 @@ class Injection:
     def __init__(self, model: nn.Module, site: str = "tokens") -> None:
         self.site = site
         self.sites = find_sites(model, site)
-        self._name = f"injection {next(_numbers)}"
+        self._name = _free_name(site)
+        weakref.finalize(self, _names.discard, self._name)
         self._staying: list[RemovableHandle] = []
         self._checked: set[str] = set()
 

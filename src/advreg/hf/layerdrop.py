@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+
+_rand = torch.rand
 
 
-class AllLayers(TorchFunctionMode):
-    """Answers a model that draws whether to drop a layer, ``torch.rand([])``, with 1: keep it.
+def _rand_but_for_layers(*size: Any, **kwargs: Any) -> Any:
+    return 1.0 if size == ([],) else _rand(*size, **kwargs)
+
+
+@contextmanager
+def layers_kept() -> Iterator[None]:
+    """A model that draws whether to drop a layer, ``torch.rand([])``, finds 1: keep it.
 
     Marian, BART and their kin draw before each layer in training, also where none is ever dropped (Fan et al. 2020).
     ``torch.compile`` cannot follow a branch on a tensor: it would cut the graph at every layer, and compile each piece.
+    The function is replaced while a pass is made, since a ``TorchFunctionMode`` is not asked for it by every version
+    of torch.
     """
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if function is torch.rand and args == ([],):
-            return 1.0
-        return function(*args, **(kwargs or {}))
+    torch.rand = _rand_but_for_layers
+    try:
+        yield
+    finally:
+        torch.rand = _rand
 
 
-def all_layers(model: nn.Module) -> AbstractContextManager[Any]:
-    """A pass of the model without such draws, where LayerDrop is off; else a pass as it is."""
+def draws_in_vain(model: nn.Module) -> bool:
+    """Does the model draw whether to drop layers, and drops none?"""
     shares = [module.layerdrop for module in model.modules() if hasattr(module, "layerdrop")]
-    return AllLayers() if shares and not any(shares) else nullcontext()
+    return bool(shares) and not any(shares)

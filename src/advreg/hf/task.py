@@ -17,7 +17,7 @@ from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.core.perturbation import Perturbation
 from advreg.hf.injection import Injection, bare, is_compiled, uncompiled
-from advreg.hf.layerdrop import all_layers
+from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
 
@@ -98,9 +98,9 @@ class ModelTask:
         self._frozen: Callable[..., Any] | None = None
         self._replaced: Callable[..., Any] = partial(call_with, self.model)
         self._compiled = is_compiled(model)
-        self._layers: AbstractContextManager[Any] = nullcontext()
+        self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
-            self._layers = all_layers(self._core)
+            self._layers = layers_kept if draws_in_vain(self._core) else nullcontext
             self.injection.stay()
             self._compile_like(model)
 
@@ -170,7 +170,7 @@ class ModelTask:
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
             self._reset_masks()
-            with self.context(), self._layers:
+            with self.context(), self._layers():
                 output = self._replaced(dict(parameters), self._inputs(batch))
         return prediction_of(output)
 
@@ -179,7 +179,7 @@ class ModelTask:
             for stream, output in self._look(inputs).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
         self._reset_masks()
-        with self.injection.adding(delta), self.context(), self._layers:
+        with self.injection.adding(delta), self.context(), self._layers():
             return prediction_of(model(**inputs))
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:

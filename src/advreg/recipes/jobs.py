@@ -27,6 +27,7 @@ from advreg.recipes.workloads import Workload, load_workload, source_of
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
 _OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
 _loaded: OrderedDict[str, Workload] = OrderedDict()
+_compiled_for = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class TrainRun:
     def __call__(self, tell: Tell) -> records.RunRecord:
         """Train, or go on from the last checkpoint; returns the record, which is also in the folder."""
         quiet_libraries()
+        _forget_other_graphs(f"{self.settings.task} {self.settings.model} {self.settings.site} {self.method}")
         try:
             name, shown = f"{self.method}-seed{self.seed}: ", f"{'/'.join(self.folder.parts[-3:])}: "
             notice = lambda text: tell.notice(text.replace(name, shown))  # noqa: E731
@@ -141,10 +143,16 @@ def _kept(key: str, load: Callable[[], Workload]) -> Workload:
     return _loaded[key]
 
 
-def _free_memory() -> None:
-    """Leave nothing of this run to the next one in the process; its graphs would count towards torch.compile's limit."""
-    if "torch._dynamo" in sys.modules:
+def _forget_other_graphs(kind: str) -> None:
+    """Further runs of a kind need not be compiled again; the graphs of others count towards torch.compile's limit."""
+    global _compiled_for
+    if kind != _compiled_for and "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+    _compiled_for = kind
+
+
+def _free_memory() -> None:
+    """Leave nothing of this run to the next one in the process, but for its compiled graphs."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
