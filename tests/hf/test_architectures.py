@@ -26,7 +26,6 @@ def parameters(name: str) -> float:
         ("transformer-iwslt", 36.7),
         ("transformer-base", 60.5),
         ("transformer-big", 209.2),
-        ("transformer-tiny", 2.7),
         ("transformer-small", 1.3),
     ],
 )
@@ -38,7 +37,7 @@ def test_a_preset_has_the_size_its_name_promises(name: str, millions: float) -> 
 def test_presets_are_what_there_is() -> None:
     encoders = {"small", "minilm", "bert-base"}
     assert set(PRESETS) == encoders | set(TRANSLATORS)
-    sizes = ("iwslt", "base", "big", "tiny", "small")
+    sizes = ("iwslt", "base", "big", "small")
     assert set(TRANSLATORS) == {f"transformer-{size}" for size in sizes}
 
 

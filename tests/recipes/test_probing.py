@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from advreg.hf.wordpieces import train_tokenizer
-from advreg.recipes.probing import Frozen, ProbeSettings, fit_head, probe, short_name
+from advreg.recipes.probing import Frozen, ProbeSettings, fit_heads, head_loss, probe, short_name
 from advreg.record import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
 from tiny_models import tiny
 
@@ -91,19 +92,47 @@ def test_a_seed_gives_the_same_head_whichever_others_are_fitted_and_leaves_torch
     settings = ProbeSettings((runs[0],), ("mr",), str(data), seeds=2, epochs=1)
     vectors, labels = torch.randn(20, 6), torch.arange(20) % 2
     state = torch.get_rng_state()
-    heads = [fit_head(vectors, labels, 2, seed, settings) for seed in (0, 1, 0)]
+    one, other = (fit_heads(vectors, labels, 2, settings) for _ in range(2))
     assert torch.equal(state, torch.get_rng_state())
-    assert torch.equal(heads[0].weight, heads[2].weight)
-    assert not torch.equal(heads[0].weight, heads[1].weight)
+    assert torch.equal(one[0].weight, other[0].weight)
+    assert not torch.equal(one[0].weight, one[1].weight)
+
+
+def naive_head(vectors: Tensor, labels: Tensor, outputs: int, seed: int, settings: ProbeSettings) -> nn.Linear:
+    """One head by itself."""
+    generator, head = torch.Generator().manual_seed(seed), nn.Linear(vectors.shape[1], outputs)
+    head.weight.data = 0.02 * torch.randn(head.weight.shape, generator=generator)
+    head.bias.data.zero_()
+    optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate)
+    steps = settings.epochs * -(-len(vectors) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+    for _ in range(settings.epochs):
+        for chosen in torch.split(torch.randperm(len(vectors), generator=generator), settings.batch_size):
+            kept = torch.rand(len(chosen), vectors.shape[1], generator=generator) >= settings.dropout
+            optimizer.zero_grad()
+            head_loss(head(vectors[chosen] * kept / (1 - settings.dropout)), labels[chosen]).backward()
+            optimizer.step()
+            schedule.step()
+    return head
+
+
+@pytest.mark.parametrize("labels", [torch.arange(50) % 3, torch.linspace(0, 5, 50)], ids=["classes", "scores"])
+def test_heads_that_are_fitted_together_are_those_fitted_one_by_one(labels: Tensor) -> None:
+    settings = ProbeSettings(("x",), ("mr",), seeds=3, epochs=4, batch_size=16, learning_rate=0.01)
+    vectors = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    outputs = 1 if labels.is_floating_point() else 3
+    for seed, head in enumerate(fit_heads(vectors, labels, outputs, settings)):
+        alone = naive_head(vectors, labels, outputs, seed, settings)
+        torch.testing.assert_close(head(vectors), alone(vectors), atol=1e-5, rtol=1e-5)
 
 
 def test_a_head_finds_the_separating_direction_and_a_score_its_slope() -> None:
-    settings = ProbeSettings(("x",), ("mr",), epochs=60, learning_rate=0.05, dropout=0.0)
+    settings = ProbeSettings(("x",), ("mr",), seeds=1, epochs=60, learning_rate=0.05, dropout=0.0)
     vectors = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     classes = (vectors[:, 1] > 0).long()
-    head = fit_head(vectors, classes, 2, 0, settings)
+    (head,) = fit_heads(vectors, classes, 2, settings)
     assert ((head(vectors).argmax(1) == classes).float().mean()) > 0.95
-    slope = fit_head(vectors, 3 * vectors[:, 2] + 1, 1, 0, settings)
+    (slope,) = fit_heads(vectors, 3 * vectors[:, 2] + 1, 1, settings)
     torch.testing.assert_close(slope.weight[0], torch.tensor([0.0, 0.0, 3.0, 0.0]), atol=0.1, rtol=0)
     assert slope.bias.item() == pytest.approx(1.0, abs=0.1)
 

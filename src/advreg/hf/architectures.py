@@ -88,10 +88,6 @@ PRESETS: dict[str, Architecture] = {
     "transformer-big": _marian(
         "6+6 layers of width 1024, 16 heads, inner 4096, 32k words", 16, 4096, 32_000, 0.3, width=1024
     ),
-    # what suits 30,000 pairs: Wu et al. 2021, "Good for Misconceived Reasons", whose smallest model translates best
-    "transformer-tiny": _marian(
-        "4+4 layers of width 128, 4 heads, inner 256, 10k words", 4, 256, 10_000, 0.3, width=128, layers=4
-    ),
     "transformer-small": _marian(
         "2+2 layers of width 128, 4 heads, inner 256, 4k words", 4, 256, 4_000, 0.1, width=128, layers=2
     ),

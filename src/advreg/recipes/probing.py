@@ -140,17 +140,13 @@ def _probe_one(
     }
     outputs = 1 if data.labels is None else len(data.labels)
     score = scorer(data.metrics, data.is_regression)
-    metrics = []
-    for seed in range(settings.seeds):
-        head = fit_head(*train, outputs, seed, settings)
-        found: dict[str, float] = {}
-        for prefix, (vectors, labels) in coded.items():
+    heads = fit_heads(*train, outputs, settings, counting(progress, f"{frozen.label}: {task}, heads", settings.epochs))
+    metrics: list[dict[str, float]] = [{} for _ in heads]
+    for prefix, (vectors, labels) in coded.items():
+        for head, found in zip(heads, metrics, strict=True):
             with torch.no_grad():
                 predicted = head(vectors).numpy()
             found |= {f"{prefix}{name}": value for name, value in score(predicted, labels.numpy()).items()}
-        metrics.append(found)
-        if progress is not None:
-            progress(f"{frozen.label}: {task}, heads", seed + 1, settings.seeds)
     return ProbeResult(
         encoder=short_name(frozen.name),
         label=frozen.label,
@@ -171,29 +167,50 @@ def short_name(encoder: str) -> str:
     return "/".join(Path(encoder).parts[-2:])
 
 
-def fit_head(vectors: Tensor, labels: Tensor, outputs: int, seed: int, settings: ProbeSettings) -> nn.Linear:
-    """A linear head on frozen representations: cross-entropy, or squared error where the labels are scores.
+def fit_heads(
+    vectors: Tensor, labels: Tensor, outputs: int, settings: ProbeSettings, advance: Callable[[int], None] | None = None
+) -> list[nn.Linear]:
+    """Linear heads on frozen representations: cross-entropy, or squared error where the labels are scores.
 
-    AdamW with a learning rate that falls to zero; the seed decides initial weights, order and dropout, and torch's own
-    generator is left as it was.
+    AdamW with a learning rate that falls to zero. A seed decides its head's initial weights, order and dropout, and
+    torch's own generator is left as it was. All heads are fitted at once: the loss is the sum of theirs, of which each
+    has its own gradient, and AdamW looks at every weight by itself.
+
+    Args:
+        vectors: (n, d).
+        labels: (n,).
+        outputs: of a head.
+        settings: number of seeds, epochs and so on.
+        advance: told of each epoch.
     """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        head = nn.Linear(vectors.shape[1], outputs)
-    with torch.no_grad():
-        head.weight.copy_(0.02 * torch.randn(head.weight.shape, generator=generator))
-        head.bias.zero_()
-    optimizer = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(settings.seeds)]
+    width = vectors.shape[1]
+    weight = torch.stack([0.02 * torch.randn(outputs, width, generator=each) for each in generators])  # (S, o, d)
+    weight.requires_grad_()
+    bias = torch.zeros(settings.seeds, 1, outputs, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight, bias], lr=settings.learning_rate)
     steps = settings.epochs * -(-len(vectors) // settings.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
     for _ in range(settings.epochs):
-        for chosen in torch.split(torch.randperm(len(vectors), generator=generator), settings.batch_size):
-            kept = torch.rand(len(chosen), vectors.shape[1], generator=generator) >= settings.dropout
-            outputs_now = head(vectors[chosen] * kept / (1 - settings.dropout))
+        orders = torch.stack([torch.randperm(len(vectors), generator=each) for each in generators])
+        for chosen in torch.split(orders, settings.batch_size, dim=1):  # (S, b)
+            draws = torch.stack([torch.rand(chosen.shape[1], width, generator=each) for each in generators])
+            seen = vectors[chosen] * (draws >= settings.dropout) / (1 - settings.dropout)  # (S, b, d)
+            predicted = torch.baddbmm(bias, seen, weight.mT)  # (S, b, o)
             optimizer.zero_grad()
-            head_loss(outputs_now, labels[chosen]).backward()  # type: ignore[no-untyped-call]
+            loss = head_loss(predicted.flatten(0, 1), labels[chosen].flatten())  # the mean over heads and samples
+            (settings.seeds * loss).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
+        if advance is not None:
+            advance(1)
+    return [_linear(*parameters) for parameters in zip(weight.detach(), bias.detach()[:, 0], strict=True)]
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    with torch.device("meta"):  # nothing is drawn
+        head = nn.Linear(*weight.mT.shape)
+    head.weight, head.bias = nn.Parameter(weight), nn.Parameter(bias)
     return head
 
 

@@ -27,7 +27,7 @@ from advreg.recipes.settings import (
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
 
-MODELS = ("transformer-iwslt", "transformer-base", "transformer-big", "transformer-tiny", "transformer-small")
+MODELS = ("transformer-iwslt", "transformer-base", "transformer-big", "transformer-small")
 """Architectures; hf.architectures has them, which takes transformers a while to import."""
 
 Kind = Literal["bpe", "unigram"]
