@@ -52,3 +52,15 @@ def test_progress_counts_every_sample_once() -> None:
     model, told = tiny("bert"), []
     frozen_features(model, samples_of("bert", [3, 4, 5]), padding("right"), batch_size=2, advance=told.append)
     assert sum(told) == 3
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_the_mean_token_is_that_of_the_real_tokens(family: str) -> None:
+    model = tiny(family, dropout=0.5)
+    samples = samples_of(family, [7, 3, 5])
+    found = frozen_features(model, samples, padding("right"), batch_size=2, pooling="mean")
+    model.eval()
+    for vector, sample in zip(found, samples, strict=True):
+        with torch.no_grad():
+            states = model.base_model(input_ids=torch.tensor([sample["input_ids"]])).last_hidden_state[0]
+        torch.testing.assert_close(vector, states.mean(0), rtol=1e-4, atol=1e-5)

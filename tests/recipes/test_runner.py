@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,10 +67,14 @@ def test_a_job_that_has_ended_may_bring_others() -> None:
 
 
 def test_a_job_that_raises_fails_with_its_reason_and_the_others_go_on() -> None:
-    done = run(1, Answer(1), Fail(KeyError("radius")), Answer(2))
+    done = run(1, Answer(1), Fail(KeyError("radius")), Answer(2), Fail(AssertionError()))
     assert done["job 1"].error == "KeyError: 'radius'"
     assert done["job 1"].trace is not None
     assert "in __call__" in done["job 1"].trace
+    wordless = done["job 3"].error or ""
+    assert re.fullmatch(r"AssertionError: in __call__, runner_jobs\.py:\d+: raise self\.error", wordless)
+        r"AssertionError: in __call__, runner_jobs\.py:\d+: raise self\.error", done["job 3"].error or ""
+    )
     assert (done["job 0"].value[0], done["job 2"].value[0]) == (1, 2)
     assert done["job 0"].value[1] != done["job 2"].value[1]  # the process may have been harmed
 
@@ -125,6 +130,8 @@ def test_what_a_worker_prints_goes_to_the_log_which_is_removed_if_empty(
 ) -> None:
     run(1, Print("hello"), log=tmp_path / "log")
     assert (tmp_path / "log").read_text() == "hello"
+    run(1, Fail(KeyError("radius")), Fail(FloatingPointError("the loss is nan")), log=tmp_path / "errors")
+    assert (tmp_path / "errors").read_text().rstrip().endswith("KeyError: 'radius'")  # with its traceback
     run(1, Answer(1), log=tmp_path / "quiet")
     assert not (tmp_path / "quiet").exists()
     assert capfd.readouterr().out == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -363,6 +363,10 @@ def probe(
     learning_rate: Annotated[float, typer.Option(help="peak learning rate of a head")] = 1e-3,
     dropout: Annotated[float, typer.Option(help="dropout before the head")] = 0.1,
     max_length: Annotated[int | None, typer.Option(help="tokens a text is cut to")] = None,
+    pooling: Annotated[
+        Literal["head", "mean"],
+        typer.Option(help="what stands for a text: what the encoder's head reads (head), or its mean token (mean)"),
+    ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
     picture: Annotated[Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the record")] = False,
@@ -386,6 +390,7 @@ def probe(
         learning_rate=learning_rate,
         dropout=dropout,
         max_length=max_length,
+        pooling=pooling,
     )
     run_probe(settings, out, picture, commit, resume, console)
 

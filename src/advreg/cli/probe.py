@@ -98,7 +98,7 @@ def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]
     if not resume:
         raise ValueError(f"out '{out}' exists already; add --resume to go on with it, or choose another name")
     record = load_as(out, ProbeRecord)
-    asked, before = dataclasses.asdict(settings), record.settings
+    asked, before = dataclasses.asdict(settings), {"pooling": ProbeSettings.pooling, **record.settings}
     changed = [name for name in asked if name not in ("encoders", "tasks", "data") and asked[name] != before.get(name)]
     if changed:
         told = ", ".join(f"{name} was {before.get(name)}, is {asked[name]}" for name in changed)

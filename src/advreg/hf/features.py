@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from advreg.hf.survey import to_device
 
 _NOT_READ = ("labels",)
 
+Pooling = Literal["head", "mean"]
+
 
 @torch.no_grad()
 def frozen_features(
@@ -21,6 +23,7 @@ def frozen_features(
     collator: Callable[[list[dict[str, Any]]], Any],
     batch_size: int = 128,
     advance: Callable[[int], None] | None = None,
+    pooling: Pooling = "head",
 ) -> Tensor:
     """The representation of every sample, in their order, (n, d) float32 on the host; without dropout.
 
@@ -30,6 +33,8 @@ def frozen_features(
         collator: makes a batch of samples.
         batch_size: samples at once, those of like length together.
         advance: called with the number of samples done.
+        pooling: what stands for a text: what its own head reads, or the mean of its tokens, which suits encoders of
+            sentences.
     """
     core = bare(model)
     encoder, device = core.base_model.eval(), next(core.parameters()).device
@@ -39,12 +44,20 @@ def frozen_features(
         chosen = order[first : first + batch_size]
         batch = collator([{k: v for k, v in samples[index].items() if k not in _NOT_READ} for index in chosen])
         inputs = to_device(dict(batch), device)
-        vectors = representation(encoder(**inputs), inputs["attention_mask"], core.config).float().cpu()
-        for index, vector in zip(chosen, vectors, strict=True):
+        output, mask = encoder(**inputs), inputs["attention_mask"]
+        vectors = mean_token(output, mask) if pooling == "mean" else representation(output, mask, core.config)
+        for index, vector in zip(chosen, vectors.float().cpu(), strict=True):
             found[index] = vector
         if advance is not None:
             advance(len(chosen))
     return torch.stack(found)
+
+
+def mean_token(output: Any, mask: Tensor) -> Tensor:
+    """The mean of the real tokens' last states, (B, d)."""
+    weights = mask[..., None].to(output.last_hidden_state.dtype)
+    mean: Tensor = (output.last_hidden_state * weights).sum(1) / weights.sum(1)
+    return mean
 
 
 def representation(output: Any, mask: Tensor, config: Any) -> Tensor:

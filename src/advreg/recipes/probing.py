@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advreg import record as records
-from advreg.core.checks import check_positive, check_share, check_whole
+from advreg.core.checks import check_choice, check_positive, check_share, check_whole
 from advreg.core.progress import Progress, counting
 from advreg.hf.data import Limits
 from advreg.hf.encode import encode, longest_input, padding_collator
-from advreg.hf.features import frozen_features
+from advreg.hf.features import Pooling, frozen_features
 from advreg.hf.models import load_any, load_tokenizer
 from advreg.recipes.metrics import scorer
 from advreg.recipes.probe_record import ProbeResult
@@ -39,6 +39,7 @@ class ProbeSettings:
         seeds: heads per encoder and task.
         epochs, batch_size, learning_rate, dropout: of fitting a head.
         max_length: tokens a text is cut to.
+        pooling: the vector of a text: what the encoder's own head reads (``head``), or the ``mean`` of its tokens.
     """
 
     encoders: tuple[str, ...]
@@ -50,6 +51,7 @@ class ProbeSettings:
     learning_rate: float = 1e-3
     dropout: float = 0.1
     max_length: int | None = None
+    pooling: Pooling = "head"
 
     def __post_init__(self) -> None:
         for name in ("encoders", "tasks"):
@@ -63,6 +65,7 @@ class ProbeSettings:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"encoders must have names of their own, got '{name}' {names.count(name)} times")
+        check_choice("pooling", self.pooling, get_args(Pooling))
         check_positive("learning_rate", self.learning_rate)
         check_share("dropout", self.dropout)
 
@@ -88,7 +91,7 @@ def probe(
         missing = [task for task in settings.tasks if (short_name(encoder), task) not in have]
         if not missing:
             continue
-        frozen = Frozen.load(encoder, settings.max_length)
+        frozen = Frozen.load(encoder, settings.max_length, settings.pooling)
         for task in missing:
             found.append(_probe_one(frozen, task, data[task], settings, progress))
             keep(found)
@@ -105,9 +108,10 @@ class Frozen:
     model: Any
     tokenizer: Any
     longest: int
+    pooling: Pooling
 
     @classmethod
-    def load(cls, name: str, max_length: int | None) -> Frozen:
+    def load(cls, name: str, max_length: int | None = None, pooling: Pooling = "head") -> Frozen:
         """From the folder of a run, the folder of a model, or by a model's name."""
         run, label, trained_on, folder = Path(name), name, None, name
         if (run / "record.json").is_file() and (run / "model").is_dir():
@@ -118,7 +122,7 @@ class Frozen:
         if torch.cuda.is_available():
             model = model.to("cuda")
         longest = longest_input(tokenizer, Limits.of(model).positions, max_length)
-        return cls(name, label, trained_on, model, tokenizer, longest)
+        return cls(name, label, trained_on, model, tokenizer, longest, pooling)
 
     def encode(self, examples: Sequence[Example], progress: Progress | None, what: str) -> tuple[Tensor, Tensor]:
         """Representations (n, d) and labels (n,)."""
@@ -126,7 +130,8 @@ class Frozen:
         labels = [example.label for example in examples]
         samples = encode(self.tokenizer, [example.text for example in examples], pairs, labels, self.longest).samples
         advance = counting(progress, what, len(samples))
-        vectors = frozen_features(self.model, samples, padding_collator(self.tokenizer), advance=advance)
+        collator = padding_collator(self.tokenizer)
+        vectors = frozen_features(self.model, samples, collator, advance=advance, pooling=self.pooling)
         return vectors, torch.tensor(labels)
 
 

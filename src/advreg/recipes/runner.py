@@ -17,6 +17,7 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -134,8 +135,16 @@ def _carried_out(order: bytes, voice: _Voice) -> _Message:
     except Exception as error:
         # A number that is not finite is nobody's fault but the job's; after anything else (a CUDA error, no memory)
         # the process may be in no state to go on
-        clean = isinstance(error, FloatingPointError)
-        return _Message("failed", (f"{type(error).__name__}: {error}", traceback.format_exc()), clean)
+        clean, trace = isinstance(error, FloatingPointError), traceback.format_exc()
+        if not clean:
+            print(trace, file=sys.stderr, flush=True)  # into the log
+        return _Message("failed", (f"{type(error).__name__}: {str(error) or _place(error)}", trace), clean)
+
+
+def _place(error: Exception) -> str:
+    """Where an error without a word was raised, as the bare assertions of libraries are."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {last.name}, {Path(last.filename).name}:{last.lineno}: {last.line}"
 
 
 def _listen(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
