@@ -157,7 +157,8 @@ def bars(found: Records) -> str:
     body += memory_bar(found, "bert-base-large.json") + compiled_bar(found) + size_bar(found) + search_bars(found)
     return (
         "## What was aimed at\n\nWhere a ratio was measured more than once with the same code, all rounds count "
-        "together. Records of code that has changed since are kept in `earlier`, and not counted.\n\n" + table(["what", "aim", "measured"], body)
+        "together. Records of code that has changed since are kept in `earlier`, and not counted.\n\n"
+        + table(["what", "aim", "measured"], body)
     )
 
 
@@ -355,10 +356,10 @@ A refresh takes more than its arithmetic where the GPU is busy: the gradient tow
 weights' gradients, but not the memory traffic of the rest.
 
 Not reached: the size of the int8 cache, see above. At earlier commits the Trainer stood at 1.05 of the stock one,
-ARCH's reuse step at 1.13 of Standard's and at 1.06 of R3F's (the records in `earlier`, all rounds together): the Trainer
-waited for the GPU twice an update, to see whether loss and gradient are finite, where the stock one waits once, counted
-parameters and walked modules at each step, and the look-up of δ launched more operations. The quartiles are as wide as
-the differences spoken of here, so a single run of the bench may come out on the other side of an aim.
+ARCH's reuse step at 1.13 of Standard's and at 1.06 of R3F's (the records in `earlier`, all rounds together): the
+Trainer waited for the GPU twice an update, to see whether loss and gradient are finite, where the stock one waits once,
+counted parameters and walked modules at each step, and the look-up of δ launched more operations. The quartiles are as
+wide as the differences spoken of here, so a single run of the bench may come out on the other side of an aim.
 """
 
 
