@@ -317,6 +317,8 @@ def test_the_environment_knows_the_commit_and_whether_files_were_changed(
     assert capture_environment()["git"] == {"of": "working directory", "commit": commit, "dirty": False}
     (tmp_path / "file").write_text("two")
     assert capture_environment()["git"] == {"of": "working directory", "commit": commit, "dirty": True}
+    monkeypatch.setenv("ADVREG_COMMIT", "abc1234")
+    assert capture_environment()["git"] == {"of": "ADVREG_COMMIT", "commit": "abc1234", "dirty": None}
 
 
 def test_a_machine_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,7 +328,12 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg is installed."""
+    """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg is installed.
+
+    ``ADVREG_COMMIT`` says it of a copy whose history stayed elsewhere.
+    """
+    if said := os.environ.get("ADVREG_COMMIT"):
+        return {"of": "ADVREG_COMMIT", "commit": said, "dirty": None}
     package = Path(__file__).resolve().parent
     candidates = [] if "site-packages" in package.parts else [("advreg", package)]
     for where, folder in [*candidates, ("working directory", Path.cwd())]:
