@@ -267,8 +267,8 @@ READING = """
   neighbour's, and five or ten neighbours are no better than one. The moving average does nothing here.
 - A hundredth of the samples, cached, may be a little worse than all; the interval leaves it open.
 - ε = 0.03 is too small, and gains a third; from 0.1 to 1 it makes no difference.
-- These runs replayed CUDA graphs beside each other on one GPU, and a refresh records a graph for every new number of
-  cached samples in a batch. Their times are no measure of what a method costs; [What it costs](cost.md) has that.
+- These runs replayed CUDA graphs beside each other on one busy GPU. Their times are no measure of what a method costs;
+  [What it costs](cost.md) has that.
 """
 
 

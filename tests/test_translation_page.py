@@ -13,6 +13,7 @@ import pytest
 from advreg.bench.record import load as load_bench
 from advreg.methods import create, preset
 from advreg.recipes.compare_settings import read_compare
+from advreg.recipes.plans import run_facts
 from advreg.recipes.study_settings import read_study
 from advreg.record import MethodInfo, RunRecord
 from comparisons import comparison, run_record
@@ -196,7 +197,7 @@ def command_of(config: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["translation-iwslt15", "translation-small"])
-def test_a_comparison_trains_all_methods_alike_with_the_papers_settings(name: str) -> None:
+def test_a_comparison_trains_all_methods_alike_and_arch_as_the_paper_does_but_for_three_refreshes(name: str) -> None:
     config = ROOT / "experiments" / f"{name}.toml"
     given = command_of(config)
     assert given["config"] == f"experiments/{name}.toml"
@@ -204,8 +205,10 @@ def test_a_comparison_trains_all_methods_alike_with_the_papers_settings(name: st
     assert settings.budget == 0
     assert set(settings.methods) >= {"standard", "r3f", "freelb", "smart", "arch"}
     for base in settings.bases.values():
-        assert base.method("arch").options() == create("arch", **preset("translation", "arch")).options()
-        assert base.epochs % 15 == 0
+        every = base.method("arch").options()["refresh_every"]
+        paper = {**preset("translation", "arch"), "refresh_every": every}
+        assert base.method("arch").options() == create("arch", **paper).options()
+        assert -(-base.epochs // every) == 3
         assert base.epochs % base.validate_every == 0  # the last weights are judged too
 
 
@@ -220,3 +223,13 @@ def test_the_study_of_neighbours_varies_nothing_else() -> None:
         ROOT / "experiments" / "translation-small.toml", {"task": given["task"], "methods": "standard"}, {}
     )
     assert {**lent.bases[given["task"]].facts()} == settings.base.facts()  # same subwords, same training
+
+
+def test_runs_of_the_parameter_study_may_be_copied_into_the_comparison() -> None:
+    task, folder = "multi30k-en-de", ROOT / "experiments"
+    compared = read_compare(folder / "translation-small.toml", {"task": task, "methods": "standard,smart,arch"}, {})
+    studied = read_study(folder / "studies-multi30k.toml", None, [], {}, {})
+    for method in ("standard", "smart", "arch"):
+        runs = compared.settings_for(task, method, {}), studied.variant(method, {}).settings
+        one, other = (run_facts(settings, "", method, 0) for settings in runs)
+        assert one == other

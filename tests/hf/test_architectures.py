@@ -96,10 +96,13 @@ def test_special_tokens_are_the_subwords_own_and_the_end_starts_the_target() -> 
     assert config.forced_eos_token_id is None  # an end that is forced would cost a hypothesis nothing
 
 
-def test_scaled_embeddings_start_at_size_one() -> None:
-    model = build_translator("transformer-iwslt", 500)
-    scaled = model.get_encoder().embed_tokens.weight * model.get_encoder().embed_scale
-    assert float(scaled.detach().std()) == pytest.approx(1.0, rel=0.05)
+@pytest.mark.parametrize("target_vocabulary", [None, 400])
+def test_scaled_embeddings_start_at_size_one_and_layers_small(target_vocabulary: int | None) -> None:
+    model = build_translator("transformer-iwslt", 500, target_vocabulary)
+    for side in (model.get_encoder(), model.get_decoder()):
+        assert float((side.embed_tokens.weight * side.embed_scale).detach().std()) == pytest.approx(1.0, rel=0.05)
+        assert not side.embed_tokens.weight[model.config.pad_token_id].any()
+        assert float(side.layers[0].fc1.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
 
 
 def test_only_translators_are_built_for_a_vocabulary() -> None:

@@ -800,3 +800,13 @@ def test_two_processes_evaluate_and_train_as_one_does(tmp_path: Path) -> None:
         (_, loss, total), (_, other_loss, other_total) = alone.split(), together.split()
         assert float(other_loss) == pytest.approx(float(loss), rel=0.1)  # a mean of means of unequal batches
         assert float(other_total) == pytest.approx(float(total), rel=1e-6)
+
+
+def test_a_refresh_that_never_comes_is_pointed_out_when_training_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "advreg.hf.trainer"):
+        trainer_of(tmp_path, method_of("arch", refresh_every=2), num_train_epochs=3, save_strategy="no").train()
+        assert not caplog.records
+        trainer_of(tmp_path, method_of("arch", refresh_every=9), num_train_epochs=3, save_strategy="no").train()
+    assert [record.getMessage()[:15] for record in caplog.records] == ["refresh_every=9"]

@@ -327,6 +327,18 @@ def test_staleness_counts_the_epochs_since_the_refresh() -> None:
     assert ages == [0, 1, 2, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("every", "epochs", "advice"),
+    [(15, 10.0, 3), (3, 3.0, 1), (2, 1.5, 1), (15, 16.0, None), (None, 5.0, None), (1, 1.0, None)],
+)
+def test_a_refresh_that_never_comes_is_pointed_out(every: int | None, epochs: float, advice: int | None) -> None:
+    told = create("arch", refresh_every=every).concerns(epochs)
+    assert len(told) == (advice is not None)
+    assert all(f"refresh_every={every} is not reached in {epochs:g} epochs" in text for text in told)
+    assert all(f"try refresh_every={advice}, or None" in text for text in told)
+    assert not create("smart").concerns(epochs)
+
+
 def test_arch_says_what_is_missing_before_the_first_step() -> None:
     task, batch = ModelTask(exact("bert")), batch_of("bert")
     with pytest.raises(RuntimeError, match=r"arch has no cache yet; call method.prepare\(corpus, seed, device\)"):

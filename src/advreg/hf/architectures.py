@@ -53,7 +53,7 @@ def _marian(
             "vocab_size": vocabulary,
             "decoder_vocab_size": vocabulary,
             "dropout": dropout,
-            "init_std": width**-0.5,  # scaled embeddings of size 1, and nearly Xavier's for the layers
+            "init_std": 0.02,  # with Xavier's, larger ones, six layers that norm last (post-LN) stay on a plateau
             "scale_embedding": True,
             "activation_function": "relu",
             "bos_token_id": 0,
@@ -111,7 +111,18 @@ def build(name: str, positions: int = _POSITIONS, seed: int = 0, settings: Mappi
     config = getattr(transformers, preset.config)(**merged)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return getattr(transformers, preset.model)(config).train()
+        model = getattr(transformers, preset.model)(config).train()
+    if getattr(config, "scale_embedding", False):
+        _start_at_size_one(model)
+    return model
+
+
+@torch.no_grad()
+def _start_at_size_one(model: Any) -> None:
+    """Let embeddings that are multiplied by √D begin at size 1, as is usual, and not at ``init_std``·√D."""
+    tables = {side.embed_tokens.weight for side in (model.get_encoder(), model.get_decoder())}
+    for weight in tables:
+        weight.mul_(model.config.d_model**-0.5 / model.config.init_std)
 
 
 def build_translator(

@@ -533,6 +533,8 @@ class _Watch(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
         self.trainer.task.wrapped = self.trainer.model_wrapped  # its hooks are on before a pass is compiled
+        for concern in self.trainer.method.concerns(state.num_train_epochs) if state.is_world_process_zero else ():
+            logger.warning(concern)
         if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
             self.trainer.method.updated(self.trainer.task)
 

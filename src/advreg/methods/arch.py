@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -217,6 +217,16 @@ class Arch(AscentOptions, Method):
         with torch.no_grad():
             parts = self._fitting(shape.batch_size, shape.width, lambda rows: task.peek(task.part(batch, rows)))
         return torch.cat(parts)
+
+    def concerns(self, epochs: float) -> Sequence[str]:
+        every = self.refresh_every
+        if every is None or every < epochs or epochs <= 1:
+            return ()
+        return (
+            f"refresh_every={every} is not reached in {epochs:g} epochs: the perturbations of the first one are kept "
+            "to the end, and stale ones gained nothing where it was measured; try "
+            f"refresh_every={round(epochs / 3) or 1}, or None if they are meant to be cached once",
+        )
 
     @property
     def looks_ahead(self) -> bool:

@@ -138,6 +138,10 @@ class Method(ABC):
         """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if none is set."""
         return ""
 
+    def concerns(self, epochs: float) -> Sequence[str]:
+        """What a user should be told before a training of so many epochs begins."""
+        return ()
+
     def prepare(  # noqa: B027 - optional
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
     ) -> None:
