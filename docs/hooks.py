@@ -11,12 +11,13 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from latex2mathml.converter import convert
 
 from advreg.methods import create, describe, preset, registry
 from advreg.methods.coerce import type_text
+from advreg.methods.presets import Preset
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS, RESULTS = "Methods", "Results"
@@ -32,10 +33,10 @@ _FROM_ROOT = ((r"\]\(docs/", "]("), (r"\]\(results/", f"]({RECORDS}/"), (r"\]\((
 
 
 def options(method: str) -> str:
-    """The options of a method, and what the paper sets them to."""
+    """The options of a method, and what presets set them to."""
     if not describe(method):
         return "It has no options."
-    papers = {family: preset(family, method) for family in ("translation", "understanding")}
+    papers = {family: preset(family, method) for family in get_args(Preset)}
     shown = {family: values for family, values in papers.items() if values}
     lines = [["option", "takes", "default", *(f"`--preset {family}`" for family in shown), "meaning"]]
     lines.append(["---"] * len(lines[0]))

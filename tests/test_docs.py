@@ -73,7 +73,7 @@ def test_a_method_without_a_page_gets_one_of_its_docstring(hooks: ModuleType, mo
 
 def test_presets_stand_beside_the_defaults(hooks: ModuleType) -> None:
     (line,) = [line for line in hooks.options("smart").splitlines() if line.startswith("| `radius`")]
-    assert line.startswith("| `radius` | float | `0.1` | `0.1` | `1.0` | ε")
+    assert line.startswith("| `radius` | float | `0.1` | `0.1` | `1.0` | `0.1` | ε")
 
 
 def test_a_filler_that_finds_nothing_fails_instead_of_leaving_a_hole(hooks: ModuleType) -> None:

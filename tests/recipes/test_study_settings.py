@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
+from advreg.methods import create, preset
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study_settings import (
     DEFAULT_GRID,
@@ -182,6 +183,13 @@ def test_the_studies_of_the_results_vary_one_thing_at_a_time_around_one_default(
     weights = {variant.settings.method(variant.method).options().get("weight") for variant in
                settings.variants().values()}  # fmt: skip
     assert weights == {1.0, None}
+
+
+def test_the_preset_for_fine_tuning_is_what_was_studied() -> None:
+    settings = asked(config=Path(__file__).parents[2] / "experiments" / "studies-stsb.toml")
+    for method in ("arch", "smart"):
+        wanted = create(method, **preset("fine-tuning", method)).options()
+        assert settings.variant(method, {}).settings.method(method).options() == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
-"""The settings of ARCH's paper by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the
-training itself."""
+"""Settings by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the training itself.
+
+``translation`` and ``understanding`` are those of ARCH's paper; ``fine-tuning`` is what gained most in our own
+comparisons of pretrained encoders (docs/results/understanding.md and studies.md).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Any, Literal, get_args
 from advreg.core.checks import check_choice
 from advreg.methods.base import describe
 
-Preset = Literal["translation", "understanding"]
+Preset = Literal["translation", "understanding", "fine-tuning"]
 
 _HAVE_PRESETS = ("arch", "smart")
 
 # Zuo et al. 2021, appendix "Machine Translation Experiments" and "Natural Language Understanding Experiments".
-_PAPER: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "translation": {
         "start": "uniform",
         "norm": "l2",
@@ -38,11 +41,24 @@ _PAPER: dict[str, dict[str, Any]] = {
         "ascent_steps": 1,
         "refresh_every": None,
     },
+    "fine-tuning": {
+        "start": "uniform",
+        "norm": "l2",
+        "scope": "sample",
+        "radius": 0.1,
+        "step_size": 0.1,
+        "step_rule": "normalised",
+        "ascent_steps": 1,
+        "refresh_every": 3,  # cached once, perturbations were worth nothing
+        "ema": 0.01,
+        "cache_fraction": 0.1,
+        "neighbours": 1,
+    },
 }
 
 
 def preset(family: str, method: str) -> dict[str, Any]:
-    """The paper's options for a method; nothing for methods it gives no settings for.
+    """The options of a family for a method; nothing for methods that have none.
 
     Example:
         >>> preset("understanding", "smart")["norm"], preset("understanding", "r3f")
@@ -52,7 +68,7 @@ def preset(family: str, method: str) -> dict[str, Any]:
     if method not in _HAVE_PRESETS:
         return {}
     known = {option.name for option in describe(method)}
-    return {name: value for name, value in _PAPER[family].items() if name in known}
+    return {name: value for name, value in _OPTIONS[family].items() if name in known}
 
 
 # The same appendix; of what was chosen per task, a middle value for tasks without an entry below.
@@ -66,6 +82,7 @@ _TRAINING: dict[str, dict[str, float]] = {
         "encoder_dropout": 0.1,
         "head_dropout": 0.1,
     },
+    "fine-tuning": {"epochs": 10, "warmup": 0.1},  # in five epochs penalised runs were not done
 }
 # Batch size, learning rate and dropout of BERT by task: a table that the paper's source holds, commented out.
 _CHOSEN: dict[str, tuple[int, float, float]] = {
@@ -81,7 +98,7 @@ _CHOSEN: dict[str, tuple[int, float, float]] = {
 
 
 def training_preset(family: str, task: str) -> dict[str, Any]:
-    """The paper's settings of the training for a task, by the names that ``advreg train`` has for them.
+    """The settings of the training for a task, by the names that ``advreg train`` has for them.
 
     Example:
         >>> training_preset("understanding", "rte")["batch_size"], training_preset("understanding", "mr")["batch_size"]

@@ -104,7 +104,7 @@ class TrainSettings(RunSettings):
     model: str = setting("small", "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub")
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
     preset: Preset | None = setting(
-        None, "the paper's options for arch and smart; understanding: of the training too; what is given wins"
+        None, "options for arch and smart, and of the training: fine-tuning, or the paper's; what is given wins"
     )
     seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
     epochs: int = setting(12, "passes over the training data")
