@@ -4,6 +4,7 @@ A method that is registered tomorrow is held to them too, with its default setti
 """
 
 import gc
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from advreg.core.schedule import Clock
+from advreg.hf import task as tasks
 from advreg.hf.checkpoint import load_method, save_method
-from advreg.hf.task import ModelTask
+from advreg.hf.task import ModelTask, prediction_of
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import Method, create, registry
 from observe import (
@@ -255,6 +257,30 @@ def test_only_backward_leaves_gradients(name: str, family: str) -> None:
     for epoch in epochs_of(name):
         step(method, task, batch, epoch=epoch, backward=lambda loss: None)
         assert gradients(task.model) == {}
+
+
+@every_method
+@two_families
+def test_no_prediction_outlives_its_step(name: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor waits for the garbage collector: a cycle would keep a whole graph, and confuse CUDA graphs."""
+    method, task, batch = setting(name, family)
+    made: list[weakref.ref[Tensor]] = []
+
+    def seen(output: Any) -> Tensor:
+        prediction = prediction_of(output)
+        made.append(weakref.ref(prediction))
+        return prediction
+
+    monkeypatch.setattr(tasks, "prediction_of", seen)
+    gc.disable()
+    try:
+        for epoch in epochs_of(name):
+            report = step(method, task, batch, epoch=epoch)
+            assert made
+            assert not any(reference() is not None for reference in made)
+            del report
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not registry[name].updates_itself])
