@@ -247,6 +247,21 @@ def test_two_tasks_of_one_model_do_not_add_each_other_s_perturbations() -> None:
         assert torch.allclose(mine.logits(batch, delta), reference.logits(batch, delta), atol=1e-9)
 
 
+@pytest.mark.parametrize("sites", [("tokens", "block"), ("block", "tokens"), ("tokens", "tokens")])
+def test_a_graph_serves_the_next_model_only_at_the_same_site(sites: tuple[str, str]) -> None:
+    """One after the other, as runs in one process are: the first is gone, its graphs are not."""
+    batch, graphs = batch_of("bert"), []
+    for site in sites:
+        eager = ModelTask(exact("bert"), site)
+        delta = noise_of(eager, batch)
+        task = ModelTask(torch.compile(exact("bert"), backend="eager"), site)
+        assert torch.allclose(task.logits(batch, delta), eager.logits(batch, delta), atol=1e-9)
+        graphs.append(counters["stats"]["unique_graphs"])
+        del task, eager
+        gc.collect()
+    assert (graphs[1] == graphs[0]) == (sites[0] == sites[1])
+
+
 def test_the_resolution_is_looked_at_once_and_outside_the_graph() -> None:
     model, batch = tiny("bert", dropout=0.0, dtype=torch.float16), tiny_batch("bert")
     task = ModelTask(torch.compile(model, backend="eager", fullgraph=True))
