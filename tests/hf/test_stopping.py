@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from tiny_models import tiny
 from tiny_runs import end_of, same_end, tiny_trainer
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_said_to_ignore_them() -> Iterator[None]:
+    """As ``nohup`` and shells do that put a command into the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Strike(TrainerCallback):  # type: ignore[misc]

@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from advreg.core.ascent import Ascent, ascend
 from advreg.core.ball import Ball, Norm, Start
@@ -565,3 +566,39 @@ def test_a_process_s_samples_are_found_by_their_ids_in_the_whole_data(tier: Tier
     assert same(real(found), [torch.ones(1, 2), torch.full((3, 2), 3.0)])
     assert cache.state_dict()["ids"].tolist() == [2, 8]
     assert sorted(torch.cat(cache.groups(3)).tolist()) == [2, 8]
+
+
+# ---- without waiting for a GPU
+
+
+class Waits(TorchDispatchMode):
+    """Counts what the host would wait for a GPU for: values, and how many entries a mask picks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten = torch.ops.aten
+        picks = function in (aten.index.Tensor, aten.index_put_.default) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.count += picks or function in (aten._local_scalar_dense.default, aten.nonzero.default)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_write_waits_three_times_however_many_streams_there_are() -> None:
+    """For whether the batch is what it was, whether all is sound, and who is cached."""
+    cache, found = make_cache(), perturbation(drawn(EVERYONE, seed=1))
+    with Waits() as waits:
+        cache.write(torch.arange(8), found, 0.5, WIDE, epoch=0)
+    assert waits.count == 3
+
+
+@pytest.mark.parametrize("dtype", get_args(CacheDtype))
+def test_what_padding_writes_is_wiped_off(dtype: CacheDtype) -> None:
+    cache = make_cache(dtype=dtype)
+    cache.write(torch.tensor(CACHED), perturbation(drawn(CACHED, seed=1), "left", extra=3), 0.5, WIDE, epoch=0)
+    for store in cache._store.values():
+        assert all(not part[-1].any() for part in store.rows.values())
+        assert any(part[:-1].any() for part in store.rows.values())

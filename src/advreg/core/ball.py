@@ -64,8 +64,13 @@ class Ball:
 
     def contains(self, delta: Perturbation, tolerance: float = 1e-5) -> bool:
         """Is every sample's (or token's) δ inside, up to rounding?"""
+        return bool(self.holds(delta, tolerance).all())
+
+    def holds(self, delta: Perturbation, tolerance: float = 1e-5) -> Tensor:
+        """Which samples' δ, or those of all their tokens, are inside, (B,); of a GPU nothing is waited for."""
         limit = self.radius * (1 + tolerance) + torch.finfo(torch.float32).tiny
-        return all(bool((self.size(values) <= limit).all()) for values in delta.values.values())
+        inside = [(self.size(values) <= limit).flatten(1).all(1) for values in delta.values.values()]
+        return torch.stack(inside).all(0)
 
 
 @dataclass(frozen=True)

@@ -68,17 +68,17 @@ class RowStore:
         return {name: _select(part, index, self.place.device.type == "cuda") for name, part in self.rows.items()}
 
     def write(self, slots: Tensor, mask: Tensor, parts: Parts) -> None:
-        """Store encoded rows (B, T, …) of the cached samples of a batch."""
-        chosen = mask & (slots >= 0)[:, None]
-        index = self.index(slots, mask)[chosen]
+        """Store encoded rows (B, T, …) of cached samples. Padding is written to the row of nobody, and wiped off there:
+        to pick the real tokens out, a GPU would have to be waited for."""
+        index = self.index(slots, mask).flatten()
         for name, part in self.rows.items():
-            part.index_copy_(0, index.to(part.device), parts[name][chosen].to(part.device))
+            part.index_copy_(0, index.to(part.device), parts[name].flatten(0, 1).to(part.device))
+            part[self._nobody].zero_()
 
     def write_means(self, slots: Tensor, means: Tensor) -> None:
-        """Store the mean rows, (B, D), of the cached samples of a batch."""
-        cached = slots >= 0
-        for name, part in self.mean_codec.encode(means[cached]).items():
-            self.means[name].index_copy_(0, slots[cached], part)
+        """Store the mean rows, (B, D), of cached samples."""
+        for name, part in self.mean_codec.encode(means).items():
+            self.means[name].index_copy_(0, slots, part)
 
     def read_means(self, slots: Tensor) -> Tensor:
         """Mean rows of cached samples, (..., D)."""
@@ -229,18 +229,18 @@ class PerturbationCache:
         keeps its own Δ.
         """
         slots = self.find(ids, delta)
-        self._require_finite(ids, delta)
-        if len(self.ids) == 0:
-            return delta
         old = self._read(ids, slots, delta)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
         fresh = ball.project(blend).where(self._written(slots) >= 0, delta)
-        self._require_inside(ids, slots, fresh, ball)
+        self._require_sound(ids, delta, fresh, ball)
+        if len(self.ids) == 0:
+            return delta
         if self._courier is not None:
             self._courier.forget(ids)
+        cached = torch.nonzero(slots >= 0)[:, 0]
         for stream, values in fresh.values.items():
-            self._put(stream, slots, values, delta.masks[stream])
-        self.written_at[slots[slots >= 0]] = epoch
+            self._put(stream, slots[cached], values[cached], delta.masks[stream][cached])
+        self.written_at.index_fill_(0, slots[cached], epoch)
         return fresh
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
@@ -347,28 +347,33 @@ class PerturbationCache:
                     "(random augmentation or truncation? then use cache-free methods such as r3f or smart)"
                 )
 
-    def _require_inside(self, ids: Tensor, slots: Tensor, delta: Perturbation, ball: Ball) -> None:
-        """A δ outside its ball must never reach the cache either."""
-        if not ball.contains(delta):
-            outside = [row for row in range(delta.batch_size) if not ball.contains(delta.part(slice(row, row + 1)))]
-            raise ValueError(
-                f"the perturbation of sample ids {ids[outside].tolist()} is outside the ball of radius {ball.radius} "
-                f"({ball.norm} per {ball.scope}); nothing was cached. Project it before it is written"
-            )
+    def _require_sound(self, ids: Tensor, delta: Perturbation, fresh: Perturbation, ball: Ball) -> None:
+        """A δ that is not finite, or outside its ball, must never reach the cache: it would come back in every epoch.
 
-    def _require_finite(self, ids: Tensor, delta: Perturbation) -> None:
-        """A non-finite δ must never reach the cache: it would come back in every epoch."""
-        for stream, values in delta.values.items():
-            codec = self._store[stream].codec
-            stored = codec.decode(codec.encode(values), torch.float32)  # float16 overflows at 65504
-            finite = (torch.isfinite(values) & torch.isfinite(stored)).all(dim=2).all(dim=1)
-            if not bool(finite.all()):
-                bad = ids.to(finite.device)[~finite].tolist()
-                dtype = codec.layout()["rows"][1]
+        The device is waited for once, for all answers together.
+        """
+        finite = {stream: self._stays_finite(stream, values) for stream, values in delta.values.items()}
+        inside = ball.holds(fresh)
+        if bool(torch.stack([*finite.values(), inside]).all()):
+            return
+        for stream, fine in finite.items():
+            if not bool(fine.all()):
+                dtype = self._store[stream].codec.layout()["rows"][1]
                 raise FloatingPointError(
-                    f"the perturbation of stream '{stream}' is not finite in {dtype} for sample ids {bad}; nothing was "
-                    "cached. Lower step_size or radius, or train in bf16 or fp32"
+                    f"the perturbation of stream '{stream}' is not finite in {dtype} for sample ids "
+                    f"{ids.to(fine.device)[~fine].tolist()}; nothing was cached. Lower step_size or radius, or train "
+                    "in bf16 or fp32"
                 )
+        raise ValueError(
+            f"the perturbation of sample ids {ids.to(inside.device)[~inside].tolist()} is outside the ball of radius "
+            f"{ball.radius} ({ball.norm} per {ball.scope}); nothing was cached. Project it before it is written"
+        )
+
+    def _stays_finite(self, stream: str, values: Tensor) -> Tensor:
+        """Which samples' δ are finite, and are so as they will be stored, (B,); float16 overflows at 65504."""
+        codec = self._store[stream].codec
+        stored = codec.decode(codec.encode(values), torch.float32)
+        return (torch.isfinite(values) & torch.isfinite(stored)).flatten(1).all(1)
 
 
 def cache_bytes(tokens: Mapping[str, int], samples: int, widths: Mapping[str, int], dtype: CacheDtype) -> int:
