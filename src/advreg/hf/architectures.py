@@ -53,8 +53,8 @@ def _marian(
             "vocab_size": vocabulary,
             "decoder_vocab_size": vocabulary,
             "dropout": dropout,
-            "init_std": (width * layers)
-            ** -0.5,  # by depth (Zhang et al. 2019): with 1/√D six layers of post-LN stay put
+            # smaller the deeper (Zhang et al. 2019): with 1/√D six layers that norm last stay on a plateau
+            "init_std": (width * layers) ** -0.5,
             "scale_embedding": True,
             "activation_function": "relu",
             "bos_token_id": 0,
