@@ -4,13 +4,27 @@ No deadline for examples either: a machine that is busy is no failure.
 """
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import hypothesis
+import pytest
 import torch
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture
+def graphs() -> Iterator[Any]:
+    """What torch.compile counts, from nothing; and no graph is left to the next test."""
+    from torch._dynamo.utils import counters  # it takes a while, and few tests compile
+
+    torch._dynamo.reset()
+    counters.clear()
+    yield counters
+    torch._dynamo.reset()

@@ -2,7 +2,7 @@
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 KINDS = {"standard": 1, "freeat": 1, "freelb": 1, "r3f": 1, "smart": 4, "arch": 4}
 LENGTHS = (10, 10, 10, 10, 12, 11, 14, 13, 10, 17, 18, 19)  # as a batch is padded, step by step; an epoch each
 slow = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("graphs")
 
 gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_compiled_yet() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def method_of(name: str, **options: Any) -> Method:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -10,13 +8,7 @@ from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.task import ModelTask
 from observe import batch_of, exact
 
-
-@pytest.fixture(autouse=True)
-def _nothing_is_compiled_yet() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("graphs")
 
 
 def test_only_the_draw_of_a_layer_is_answered() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -135,15 +134,6 @@ def test_vectors_that_do_not_fit_the_data_are_named(tmp_path: Path) -> None:
 SETTINGS: dict[str, dict[str, Any]] = {"arch": {"refresh_every": 2, "cache_fraction": 0.5}}
 # Graphs of a whole run: of each kind of pass one, and a second once shapes vary; SMART and ARCH make three kinds.
 GRAPHS = {"standard": 2, "r3f": 2, "freelb": 2, "smart": 6, "arch": 6}
-
-
-@pytest.fixture
-def graphs() -> Iterator[Any]:
-    """What torch.compile counts, from nothing."""
-    torch._dynamo.reset()
-    counters.clear()
-    yield counters
-    torch._dynamo.reset()
 
 
 class GraphsPerStep(TrainerCallback):

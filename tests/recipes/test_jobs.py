@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch._dynamo.utils import counters
 
 from advreg import record as records
 from advreg.hf.trainer import NonFiniteLossError
@@ -126,14 +124,11 @@ def test_a_worker_keeps_the_last_data_sets_only(settings: TrainSettings, monkeyp
     assert len(loaded) == 4  # the second was dropped for the third
 
 
-def test_further_runs_of_a_kind_are_not_compiled_again(settings: TrainSettings, tmp_path: Path) -> None:
-    torch._dynamo.reset()
-    counters.clear()
+def test_further_runs_of_a_kind_are_not_compiled_again(settings: TrainSettings, tmp_path: Path, graphs: Any) -> None:
     compiling = {"torch_compile": True, "torch_compile_backend": "eager", "use_cpu": True}
     compiled = replace(settings, methods=("arch", "standard"), training=compiling)
-    graphs = []
+    counts = []
     for method, seed in (("arch", 0), ("arch", 1), ("standard", 0)):
         TrainRun(compiled, method, seed, tmp_path / f"{method}-{seed}")(Quiet())
-        graphs.append(counters["stats"]["unique_graphs"])
-    assert 0 < graphs[0] == graphs[1] < graphs[2]
-    torch._dynamo.reset()
+        counts.append(graphs["stats"]["unique_graphs"])
+    assert 0 < counts[0] == counts[1] < counts[2]

@@ -238,9 +238,10 @@ class PerturbationCache:
         if self._courier is not None:
             self._courier.forget(ids)
         cached = torch.nonzero(slots >= 0)[:, 0]
+        slots = slots[cached]
         for stream, values in fresh.values.items():
-            self._put(stream, slots[cached], values[cached], delta.masks[stream][cached])
-        self.written_at.index_fill_(0, slots[cached], epoch)
+            self._put(stream, slots, values[cached], delta.masks[stream][cached])
+        self.written_at.index_fill_(0, slots, epoch)
         return fresh
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
