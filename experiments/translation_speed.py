@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
+from advreg.hf.attention import for_any_shape
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
 from advreg.hf.stopwatch import as_it_was
@@ -62,7 +64,7 @@ class Turn:
     updates: int
     compiled: bool
 
-    @property
+    @cached_property
     def warmup(self) -> int:
         """Updates before those that are timed."""
         epoch = -(-len(self.job.batches()) // self.accumulated)
@@ -185,6 +187,7 @@ class Speeds:
         }
 
 
+@for_any_shape()
 def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:

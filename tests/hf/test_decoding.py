@@ -96,6 +96,13 @@ def test_progress_counts_every_sentence() -> None:
     assert len(done) > 1
 
 
+def test_attention_takes_batches_of_any_shape_without_a_plan_for_each() -> None:
+    planned: list[bool] = []
+    told = lambda _: planned.append(torch.backends.cuda.cudnn_sdp_enabled())  # noqa: E731
+    decode(tiny("marian"), sources(9), Decoding(beam=1, extra=2, ratio=0), max_tokens=40, advance=told)
+    assert set(planned) == {False}
+
+
 def test_batches_share_a_length_limit_and_keep_the_budget() -> None:
     lengths = [1, 8, 9, 16, 30, 31, 7, 25]
     search = Decoding(beam=2, ratio=2.0, extra=10)

@@ -54,6 +54,13 @@ def test_progress_counts_every_sample_once() -> None:
     assert sum(told) == 3
 
 
+def test_attention_takes_batches_of_any_shape_without_a_plan_for_each() -> None:
+    planned: list[bool] = []
+    told = lambda _: planned.append(torch.backends.cuda.cudnn_sdp_enabled())  # noqa: E731
+    frozen_features(tiny("bert"), samples_of("bert", [3, 4, 5]), padding("right"), batch_size=2, advance=told)
+    assert set(planned) == {False}
+
+
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_the_mean_token_is_that_of_the_real_tokens(family: str) -> None:
     model = tiny(family, dropout=0.5)

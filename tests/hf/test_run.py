@@ -164,6 +164,12 @@ def test_resuming_where_there_is_nothing_starts_anew(tmp_path: Path, tokenizer: 
     assert result.steps == 6
 
 
+def test_attention_takes_batches_of_any_shape_without_a_plan_for_each(tmp_path: Path, tokenizer: Any) -> None:
+    planned: list[bool] = []
+    fine_tune(job(tmp_path, tokenizer), lambda *_: planned.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    assert set(planned) == {False}
+
+
 def test_a_regression_is_trained_too(tmp_path: Path, tokenizer: Any) -> None:
     one = job(tmp_path, tokenizer, "r3f", save_strategy="no", num_train_epochs=1)
     rows = [{**sample, "labels": float(sample["labels"])} for sample in one.train]

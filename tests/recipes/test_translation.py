@@ -66,6 +66,13 @@ def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | N
 # ---- what comes out
 
 
+def test_attention_takes_batches_of_any_shape_without_a_plan_for_each(settings: TranslationSettings) -> None:
+    planned: list[bool] = []
+    told = lambda *_: planned.append(torch.backends.cuda.cudnn_sdp_enabled())  # noqa: E731
+    run_translation(dataclasses.replace(settings, methods=("standard",), options={}, epochs=1), told, lambda _: None)
+    assert set(planned) == {False}
+
+
 def test_a_run_leaves_a_record_a_model_and_its_translations(settings: TranslationSettings, numbers: Path) -> None:
     folder = Path(str(settings.output)) / "arch-seed3"
     half = folder / "model" / ".tmpkA0Jwf"  # as a kill in the saving of an earlier attempt leaves it

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
+from advreg.hf.attention import for_any_shape
 from advreg.hf.batching import round_up
 from advreg.hf.randomness import kept_randomness
 
@@ -51,6 +52,7 @@ class Decoding:
         return most if positions is None else min(most, positions)
 
 
+@for_any_shape()
 def decode(
     model: Any,
     sources: Sequence[Sequence[int]],

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from advreg.hf.attention import for_any_shape
 from advreg.hf.injection import bare
 from advreg.hf.survey import to_device
 
@@ -16,6 +17,7 @@ _NOT_READ = ("labels",)
 Pooling = Literal["head", "mean"]
 
 
+@for_any_shape()
 @torch.no_grad()
 def frozen_features(
     model: Any,

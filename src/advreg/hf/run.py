@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from advreg.hf.arguments import training_arguments
+from advreg.hf.attention import for_any_shape
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.ranks import first_decides, process_count
@@ -74,6 +75,7 @@ class Result:
     skipped: int = 0
 
 
+@for_any_shape()
 def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
     """Train, evaluate, and save the model to ``job.folder / "model"``.
 

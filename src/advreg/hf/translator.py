@@ -19,6 +19,7 @@ from torch import Tensor
 from advreg.core.progress import Progress
 from advreg.core.shard import Shard
 from advreg.hf.arguments import training_arguments
+from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.checkpoint import last_whole_checkpoint
@@ -292,6 +293,7 @@ def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int)
     return float(total) / count
 
 
+@for_any_shape()
 def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume: bool = False) -> Result:
     """Train; the weights at each validation are in ``job.snapshots()``.
 
