@@ -2,6 +2,8 @@
 
     python experiments/understanding_search.py results/understanding/search-minilm.jsonl --model minilm \
         --tasks rte,mrpc,stsb,cola --seeds 3 --jobs 15 --commit $(git rev-parse HEAD) [--seconds 500]
+    python experiments/understanding_search.py results/understanding/search-mpnet.jsonl --model mpnet --grid base \
+        --tasks rte --epochs 6 --learning-rate 3e-5 --precision bf16 --seeds 3 --jobs 15 --commit $(git rev-parse HEAD)
 
 A fifth of the training data is held out, another fifth for each seed, and is what the scores are of. Each line of OUT
 is one run. Runs already in OUT are not repeated; with --seconds the script stops after that time, losing the runs at
@@ -69,6 +71,21 @@ GRIDS: dict[str, list[Point]] = {
         {"method": "arch", "preset": "understanding"},
         {"method": "smart", "preset": "understanding"},
     ],
+    # a base-sized encoder, around understanding-mpnet.toml; FreeAT updates twice a batch, as 12 epochs do
+    "base": [
+        {"method": "standard", "encoder_dropout": 0.1},
+        {"method": "standard", "epochs": 12},
+        {"method": "standard", "encoder_dropout": 0.0},
+        {"method": "freeat", "replays": 2, "radius": 1e-3},
+        *({"method": "r3f", "noise_scale": 0.01, "weight": weight} for weight in (1.0, 5.0)),
+        *(smart(weight=weight, radius=0.2) for weight in (1.0, 5.0)),
+        *(arch(weight=weight, radius=0.2, refresh_every=2) for weight in (1.0, 5.0)),
+        *(arch(weight=5.0, radius=radius, refresh_every=2) for radius in (1.0, 3.0)),
+        arch(weight=5.0, radius=1.0, refresh_every=2, site="block"),
+        arch(weight=5.0, radius=1.0, refresh_every=2, encoder_dropout=0.0),
+        arch(weight=5.0, radius=1.0, refresh_every=2, epochs=12),
+        {"method": "arch", "preset": "understanding", "refresh_every": 2},
+    ],
 }
 
 
@@ -84,6 +101,7 @@ def settings_of(point: Point, task: str, asked: argparse.Namespace) -> TrainSett
         methods=(method,),
         preset=point.get("preset"),
         options={method: options},
+        precision=asked.precision,
         training={"save_strategy": "no", "eval_strategy": "no", "tf32": asked.tf32},
         **{**usual, **own},
     )
@@ -136,6 +154,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--precision", default="fp32")
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     asked = parser.parse_args()

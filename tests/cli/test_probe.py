@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advreg.cli.probe import scores_table
+from advreg.cli.probe import by_task, scores_table
 from advreg.hf.wordpieces import train_tokenizer
 from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.record import load_as
@@ -65,6 +65,18 @@ def test_a_single_head_has_no_deviation() -> None:
     results = [ProbeResult(encoder=name, label=name, scores=values, **about) for name, values in scores.items()]
     cells = list(scores_table(results).columns[1].cells)
     assert cells == ["[bold]49.8[/bold]", "41.0 ± 1.4"]
+
+
+def test_methods_stand_in_the_order_of_tables_and_their_encoders_together() -> None:
+    given = [("a", "arch", [3.0]), ("b", "minilm", [9.0]), ("c", "standard", [1.0]), ("d", "arch", [4.0])]
+    about = {"trained_on": "sst2", "metrics": []}
+    results = [
+        ProbeResult(encoder=encoder, label=label, scores=scores, task=task, **about)
+        for encoder, label, scores in given
+        for task in ("rte", "mr")
+    ]
+    expected = [("standard", [1.0]), ("arch", [3.0, 4.0]), ("minilm", [9.0])]
+    assert [list(methods.items()) for methods in by_task(results).values()] == [expected, expected]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from advreg.hf.run import device_name, quiet_libraries
 from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.recipes.probing import ProbeSettings, probe
 from advreg.record import capture_environment, load_as, now, save_as
+from advreg.report.render import TASK_NAMES
 from advreg.report.violins import draw_violins
+from advreg.report.words import method_order
 
 
 def run_probe(
@@ -61,14 +63,16 @@ def redraw(path: Path, picture: Path | None, console: Console) -> None:
 
 def draw(results: list[ProbeResult], picture: Path) -> None:
     sources = {result.trained_on for result in results if result.trained_on is not None}
-    title = f"frozen after training on {', '.join(sorted(sources))}" if sources else ""
-    draw_violins(by_task(results), picture, title)
+    names = ", ".join(TASK_NAMES.get(source, source) for source in sorted(sources))
+    title = f"frozen after training on {names}" if sources else ""
+    draw_violins({TASK_NAMES.get(task, task): scores for task, scores in by_task(results).items()}, picture, title)
 
 
 def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:
-    """Task → label → all scores; encoders of one label (seeds of one method) are taken together."""
+    """Task → label → all scores, methods in the order of tables; encoders of one label (seeds of one method) are taken
+    together."""
     found: dict[str, dict[str, list[float]]] = {}
-    for result in results:
+    for result in sorted(results, key=lambda result: method_order(result.label)):
         found.setdefault(result.task, {}).setdefault(result.label, []).extend(result.scores)
     return found
 
@@ -76,7 +80,7 @@ def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:
 def scores_table(results: list[ProbeResult]) -> Table:
     """Mean ± standard deviation of each encoder's heads on each task."""
     scores = by_task(results)
-    labels = list(dict.fromkeys(result.label for result in results))
+    labels = list(dict.fromkeys(label for methods in scores.values() for label in methods))
     table = Table("encoder", *scores, title="frozen encoder, fitted head: score in percent", box=box.SIMPLE_HEAD)
     best = {task: max(map(statistics.fmean, methods.values())) for task, methods in scores.items()}
     for label in labels:
