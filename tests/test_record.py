@@ -199,10 +199,12 @@ def test_a_run_begins_running_and_finishes_with_its_metrics(tmp_path: Path) -> N
 
 def test_a_failed_run_keeps_what_it_had_and_says_why() -> None:
     running = dataclasses.replace(begin(), outcome=Outcome(history=[{"step": 1, "loss": 0.7}]))
-    failed = running.fail(FloatingPointError("loss is nan at step 7"))
-    assert failed.outcome == Outcome(
-        status="failed", history=[{"step": 1, "loss": 0.7}], error="FloatingPointError: loss is nan at step 7"
-    )
+    logged = [{"step": 6, "loss": 90.0}]
+    failed = running.fail(FloatingPointError("loss is nan at step 7"), logged)
+    history = [{"step": 1, "loss": 0.7}, {"step": 6, "loss": 90.0}]
+    error = "FloatingPointError: loss is nan at step 7"
+    assert failed.outcome == Outcome(status="failed", history=history, error=error)
+    assert failed.fail("again").outcome.history == history
     assert running.outcome.status == "running"
 
 

@@ -212,10 +212,11 @@ class RunRecord:
         )
         return dataclasses.replace(self, outcome=outcome, finished=now())
 
-    def fail(self, error: BaseException | str) -> RunRecord:
-        """The record of the same run, failed now; what the outcome already holds is kept."""
+    def fail(self, error: BaseException | str, history: Sequence[Mapping[str, Any]] = ()) -> RunRecord:
+        """The record of the same run, failed now, with what was logged; what the outcome already holds is kept."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        outcome = dataclasses.replace(self.outcome, status="failed", error=text)
+        logged = [*self.outcome.history, *(dict(line) for line in history)]
+        outcome = dataclasses.replace(self.outcome, status="failed", error=text, history=logged)
         return dataclasses.replace(self, outcome=outcome, finished=now())
 
     def after(self, earlier: RunRecord) -> RunRecord:

@@ -310,6 +310,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_step_and_samples(
     assert record.outcome.error == f"NonFiniteLossError: {raised.value}"
     assert "Lower the learning rate" in str(raised.value)
     assert record.finished is not None
+    steps = [line["step"] for line in record.outcome.history if "loss" in line]
+    assert steps == sorted(set(steps))  # what was logged before it is kept
+    assert f"at step {steps[-1]} " in str(raised.value)
     last = last_whole_checkpoint(tmp_path / "standard-seed3")
     assert last is not None
     assert f"at step {last.name.removeprefix('checkpoint-')} " in str(raised.value)

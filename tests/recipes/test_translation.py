@@ -170,6 +170,8 @@ def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
     quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 1 \(epoch 0\), sample ids \[\d+, "):
         carry_out(quick)
+    failed = records.load(Path(str(quick.output)) / "standard-seed3" / "record.json").outcome
+    assert [line["step"] for line in failed.history] == [1]
     going_on = dataclasses.replace(quick, on_non_finite="skip", output=f"{settings.output}-skip")
     record, _ = carry_out(going_on)
     assert record.outcome.timing["skipped_updates"] == 1.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Job:
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         fields: fields of ``TrainingArguments``.
         evaluations: further sets to evaluate on when the training is done; their scores bear the set's name.
+        logged: all that was logged, also that of a run which fails.
     """
 
     model: Any
@@ -58,6 +60,7 @@ class Job:
     on_non_finite: OnNonFinite = "stop"
     fields: Mapping[str, Any] = field(default_factory=dict)
     evaluations: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    logged: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -86,17 +89,18 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     report_steps(trainer, on_step)
     checkpoint = first_decides(lambda: last_whole_checkpoint(job.folder)) if resume else None
     forget_peak()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    scores = trainer.evaluate()
-    for name, samples in job.evaluations.items():
-        scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
+    with keep_logs(trainer, job.logged):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        scores = trainer.evaluate()
+        for name, samples in job.evaluations.items():
+            scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
     if trainer.args.should_save:
         shutil.rmtree(job.folder / "model", ignore_errors=True)  # half of one, where a kill fell into the saving
     trainer.save_model(str(job.folder / "model"))
     save_health(trainer, job.folder, lambda _, ids: job.tokenizer.convert_ids_to_tokens(ids))
     return Result(
         metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
-        history=[dict(line) for line in trainer.state.log_history],
+        history=job.logged,
         seconds_per_step=trainer.timer.per_step(),
         epoch_seconds=trainer.timer.epochs,
         steps=trainer.state.global_step,
@@ -124,6 +128,15 @@ def _trainer(job: Job) -> AdversarialTrainer:
         )
     except (ImportError, RuntimeError) as error:  # report_to names a tracker that is not installed, and the like
         raise ValueError(f"the Trainer refuses these settings: {error}") from error
+
+
+@contextmanager
+def keep_logs(trainer: Any, logged: list[dict[str, Any]]) -> Iterator[None]:
+    """What the Trainer logs is in ``logged`` afterwards, also if it fails."""
+    try:
+        yield
+    finally:
+        logged[:] = [dict(line) for line in trainer.state.log_history]
 
 
 def report_steps(trainer: Any, on_step: OnStep | None) -> None:

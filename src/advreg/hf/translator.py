@@ -28,7 +28,7 @@ from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import first_decides, process_count
-from advreg.hf.run import OnStep, Result, report_steps
+from advreg.hf.run import OnStep, Result, keep_logs, report_steps
 from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, ModelTask
@@ -150,6 +150,7 @@ class TranslationJob:
         seed: of the batches.
         neighbours: other embeddings for the sentence vectors of ARCH; see :func:`other_vectors`.
         fields: fields of ``TrainingArguments``.
+        logged: all that was logged, also that of a run which fails.
     """
 
     model: Any
@@ -171,6 +172,7 @@ class TranslationJob:
     seed: int = 0
     neighbours: Path | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    logged: list[dict[str, Any]] = field(default_factory=list)
 
     def batches(self, rank: int = 0) -> TokenBatches:
         """Those of one process; all processes have as many."""
@@ -306,14 +308,15 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
     first_decides(lambda: trainer.snapshots.forget_after(step))
     forget_peak()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if first_decides(lambda: trainer.state.global_step not in trainer.snapshots.scores()):
-        trainer.evaluate()
+    with keep_logs(trainer, job.logged):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if first_decides(lambda: trainer.state.global_step not in trainer.snapshots.scores()):
+            trainer.evaluate()
     sides = {"encoder": job.subwords.source, "decoder": job.subwords.target}
     save_health(trainer, job.folder, lambda stream, ids: sides[stream].names(ids))
     return Result(
         metrics={},
-        history=[dict(line) for line in trainer.state.log_history],
+        history=job.logged,
         seconds_per_step=trainer.timer.per_step(),
         epoch_seconds=trainer.timer.epochs,
         steps=trainer.state.global_step,

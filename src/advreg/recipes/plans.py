@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from advreg import record as records
+from advreg.hf.ranks import is_first_process
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -73,6 +75,17 @@ def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
     """The record of a run that begins, which keeps why earlier attempts in its folder failed."""
     path = folder / RECORD_FILE
     return record.after(records.load(path)) if path.is_file() else record
+
+
+@contextmanager
+def recorded(record: records.RunRecord, folder: Path, logged: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """If what is done here fails, the record in the folder says why, and has what was logged until then."""
+    try:
+        yield
+    except Exception as error:
+        if is_first_process():
+            record.fail(error, logged).save(folder / RECORD_FILE)
+        raise
 
 
 def writable(folder: Path) -> Path:

@@ -42,7 +42,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, run_facts, writable
+from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, recorded, run_facts, writable
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -218,15 +218,11 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
         _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
     record = begun(begin_record(plan, job), plan.folder)
     notice(_batches_note(record))
-    try:
+    with recorded(record, plan.folder, job.logged):
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
         steps = result.steps
         told = lambda _, done, total: on_step(plan.name, steps, steps, {"translated": done / total})  # noqa: E731
         scores = first_decides(lambda: judge_model(plan, job, told))
-    except Exception as error:
-        if is_first_process():
-            record.fail(error).save(plan.folder / RECORD_FILE)
-        raise
     if result.resumed_from is not None:
         notice(f"{plan.name}: resumed from step {result.resumed_from}")
     record = finish_record(record, job, result, scores)
