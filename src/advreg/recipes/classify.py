@@ -19,7 +19,7 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune, usual_fi
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
-from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, recorded, run_facts, writable
+from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, has_runs, run_facts, writable
 from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
@@ -108,7 +108,7 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
     job = prepare(plan, method, notice)
     first_decides(lambda: agree(plan.name, plan.folder, facts, resume))
     record = begun(begin_record(plan, method, job), plan.folder)
-    with recorded(record, plan.folder, job.logged):
+    with failures_recorded(record, plan.folder, job.logged):
         result = fine_tune(job, lambda *step: on_step(plan, *step), resume)
     if result.resumed_from is not None:
         notice(f"{plan.name}: resumed from step {result.resumed_from}")

@@ -78,7 +78,7 @@ def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
 
 
 @contextmanager
-def recorded(record: records.RunRecord, folder: Path, logged: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+def failures_recorded(record: records.RunRecord, folder: Path, logged: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """If what is done here fails, the record in the folder says why, and has what was logged until then."""
     try:
         yield

@@ -42,7 +42,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, begun, finished, has_runs, recorded, run_facts, writable
+from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, has_runs, run_facts, writable
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -218,7 +218,7 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
         _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
     record = begun(begin_record(plan, job), plan.folder)
     notice(_batches_note(record))
-    with recorded(record, plan.folder, job.logged):
+    with failures_recorded(record, plan.folder, job.logged):
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
         steps = result.steps
         told = lambda _, done, total: on_step(plan.name, steps, steps, {"translated": done / total})  # noqa: E731
