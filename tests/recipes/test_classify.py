@@ -17,7 +17,7 @@ from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.injection import InjectionError
 from advreg.hf.trainer import NonFiniteLossError
 from advreg.methods import create
-from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, prepare, run, training_fields
+from advreg.recipes.classify import Plan, load_data, plan_runs, prepare, run, training_fields
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.understanding import TASKS
 from little_tables import scored, sentiment, tiny_folder, write_table
@@ -72,51 +72,6 @@ def test_seeds_are_outermost_so_that_methods_take_turns(settings: TrainSettings,
     plans = plan_runs(several, load_data(several), tmp_path)
     assert [one.name for one in plans] == ["standard-seed5", "arch-seed5", "standard-seed1", "arch-seed1"]
     assert [one.folder for one in plans] == [tmp_path / one.name for one in plans]
-
-
-def occupy(folder: Path) -> None:
-    (folder / "arch-seed0").mkdir(parents=True)
-    (folder / "arch-seed0" / "plan.json").write_text("{}")
-
-
-def test_a_misspelt_training_argument_is_refused_before_data_is_read(settings: TrainSettings) -> None:
-    misspelt = dataclasses.replace(settings, train="nowhere.csv", training={"weight_decai": 0.1})
-    with pytest.raises(ValueError, match=r"has no field 'weight_decai' \(did you mean 'weight_decay'\?\)"):
-        choose_folder(misspelt, False)
-
-
-def test_a_folder_is_numbered_when_its_name_is_taken_by_runs(
-    settings: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert choose_folder(settings, False) == Path("runs/files-tiny-bert")
-    Path("runs/files-tiny-bert").mkdir(parents=True)  # no run in it: still free
-    assert choose_folder(settings, False) == Path("runs/files-tiny-bert")
-    for number in range(1, 12):
-        chosen = choose_folder(settings, False)
-        assert chosen.name == ("files-tiny-bert" if number == 1 else f"files-tiny-bert-{number}")
-        occupy(chosen)
-
-
-def test_resume_takes_the_folder_with_the_highest_number_even_past_a_deleted_one(
-    settings: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert choose_folder(settings, True) == Path("runs/files-tiny-bert")
-    for number in (2, 9, 10):
-        occupy(Path(f"runs/files-tiny-bert-{number}"))
-    occupy(Path("runs/files-tiny-bert-large"))  # another model's
-    assert choose_folder(settings, True) == Path("runs/files-tiny-bert-10")
-    assert choose_folder(settings, False) == Path("runs/files-tiny-bert-11")
-
-
-def test_a_named_folder_with_runs_needs_resume(settings: TrainSettings, tmp_path: Path) -> None:
-    named = dataclasses.replace(settings, output=str(tmp_path / "mine"))
-    assert choose_folder(named, False) == choose_folder(named, True) == tmp_path / "mine"
-    occupy(tmp_path / "mine")
-    with pytest.raises(SettingsError, match=r"output '.*mine' holds runs already; add --resume .* or choose another"):
-        choose_folder(named, False)
-    assert choose_folder(named, True) == tmp_path / "mine"
 
 
 # ---- mistakes leave nothing behind

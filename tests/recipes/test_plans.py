@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from advreg.recipes.plans import agree, finished, has_runs, writable
-from advreg.recipes.settings import SettingsError
+from advreg.recipes.plans import agree, choose_folder, failures_recorded, finished, has_runs, writable
+from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.translation_settings import TranslationSettings
+from advreg.record import Outcome, load
+from report_runs import made_up
 
 FACTS = {"epochs": 3, "sizes": (1, 2)}
 
@@ -44,3 +48,77 @@ def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
     with pytest.raises(SettingsError, match=rf"got '.*/new': '{tmp_path}' is a folder without the right to write"):
         writable(tmp_path / "new")
+
+
+# ---- the folder of the runs
+
+AnySettings = TrainSettings | TranslationSettings
+
+
+@pytest.fixture(params=[TrainSettings(), TranslationSettings(task="multi30k-en-de")], ids=["texts", "translation"])
+def settings(request: pytest.FixtureRequest) -> AnySettings:
+    asked: AnySettings = request.param
+    return asked
+
+
+def usual(settings: AnySettings, number: str = "") -> Path:
+    return Path("runs") / f"{settings.task}-{settings.model}{number}"
+
+
+def occupy(folder: Path) -> None:
+    (folder / "arch-seed0").mkdir(parents=True)
+    (folder / "arch-seed0" / "plan.json").write_text("{}")
+
+
+def test_a_misspelt_training_argument_is_refused_before_data_is_read(settings: AnySettings) -> None:
+    misspelt = dataclasses.replace(settings, training={"weight_decai": 0.1})
+    with pytest.raises(ValueError, match=r"has no field 'weight_decai' \(did you mean 'weight_decay'\?\)"):
+        choose_folder(misspelt, False)
+
+
+def test_a_folder_is_numbered_when_its_name_is_taken_by_runs(
+    settings: AnySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert choose_folder(settings, False) == usual(settings)
+    usual(settings).mkdir(parents=True)  # no run in it: still free
+    assert choose_folder(settings, False) == usual(settings)
+    for number in range(1, 12):
+        chosen = choose_folder(settings, False)
+        assert chosen == usual(settings, "" if number == 1 else f"-{number}")
+        occupy(chosen)
+
+
+def test_resume_takes_the_folder_with_the_highest_number_even_past_a_deleted_one(
+    settings: AnySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert choose_folder(settings, True) == usual(settings)
+    for number in ("-2", "-9", "-10", "-large"):  # the last one is another model's
+        occupy(usual(settings, number))
+    assert choose_folder(settings, True) == usual(settings, "-10")
+    assert choose_folder(settings, False) == usual(settings, "-11")
+
+
+def test_a_named_folder_with_runs_needs_resume(settings: AnySettings, tmp_path: Path) -> None:
+    named = dataclasses.replace(settings, output=str(tmp_path / "mine"))
+    assert choose_folder(named, False) == choose_folder(named, True) == tmp_path / "mine"
+    occupy(tmp_path / "mine")
+    with pytest.raises(SettingsError, match=r"output '.*mine' holds runs already; add --resume .* or choose another"):
+        choose_folder(named, False)
+    assert choose_folder(named, True) == tmp_path / "mine"
+
+
+# ---- runs that fail
+
+
+def test_what_fails_is_recorded_with_what_was_logged_and_goes_on_failing(tmp_path: Path) -> None:
+    record = dataclasses.replace(made_up(), finished=None, outcome=Outcome())
+    logged = [{"step": 1, "loss": 0.5}]
+    with failures_recorded(record, tmp_path, logged):
+        pass
+    assert not (tmp_path / "record.json").exists()
+    with pytest.raises(OSError, match="full"), failures_recorded(record, tmp_path, logged):
+        raise OSError("the disk is full")
+    failed = load(tmp_path / "record.json").outcome
+    assert (failed.status, failed.error, failed.history) == ("failed", "OSError: the disk is full", logged)

@@ -20,6 +20,7 @@ from advreg.methods.base import StepReport
 from advreg.methods.standard import Standard
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
+from advreg.recipes.plans import choose_folder
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation import (
     Plan,
@@ -60,7 +61,7 @@ def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | N
         if step == stop:
             raise KeyboardInterrupt
 
-    return run_translation(settings, on_step, said.append, resume)[0], said
+    return run_translation(settings, choose_folder(settings, resume), on_step, said.append, resume)[0], said
 
 
 # ---- what comes out
@@ -69,7 +70,8 @@ def carry_out(settings: TranslationSettings, resume: bool = False, stop: int | N
 def test_attention_takes_batches_of_any_shape_without_a_plan_for_each(settings: TranslationSettings) -> None:
     planned: list[bool] = []
     told = lambda *_: planned.append(torch.backends.cuda.cudnn_sdp_enabled())  # noqa: E731
-    run_translation(dataclasses.replace(settings, methods=("standard",), options={}, epochs=1), told, lambda _: None)
+    quick = dataclasses.replace(settings, methods=("standard",), options={}, epochs=1)
+    run_translation(quick, Path(str(settings.output)), told, lambda _: None)
     assert set(planned) == {False}
 
 

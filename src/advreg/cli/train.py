@@ -16,7 +16,8 @@ from advreg.hf.models import SCRATCH, SHORTHANDS
 from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.methods import registry
-from advreg.recipes.classify import Plan, choose_folder, load_data, plan_runs, run
+from advreg.recipes.classify import Plan, load_data, plan_runs, run
+from advreg.recipes.plans import choose_folder
 from advreg.recipes.settings import TrainSettings
 from advreg.recipes.understanding import main_metrics
 from advreg.record import RunRecord

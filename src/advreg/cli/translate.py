@@ -19,7 +19,8 @@ from advreg.cli.train import filled, leave_card
 from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
-from advreg.recipes.translation import choose_folder, run_translation
+from advreg.recipes.plans import choose_folder
+from advreg.recipes.translation import run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
 from advreg.report.words import metric_name
@@ -124,7 +125,7 @@ def train_translation(
                 begun[name] = progress.add_task(name, note="")
             progress.update(begun[name], completed=step, total=total, note=note(logs))
 
-        done = run_translation(settings, on_step, notices, resume)
+        done = run_translation(settings, folder, on_step, notices, resume)
     for record in done if is_first_process() else ():
         leave_card(record, folder / record.name / "model")
     console.print(comparison(done))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from advreg.hf.run import Job, Metrics, Result, device_name, fine_tune, usual_fi
 from advreg.methods import Method
 from advreg.recipes.docstrings import load_docstrings
 from advreg.recipes.metrics import classification_scores, regression_scores, scorer
-from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, has_runs, run_facts, writable
-from advreg.recipes.settings import DOCSTRINGS, SettingsError, TrainSettings
+from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, run_facts
+from advreg.recipes.settings import DOCSTRINGS, TrainSettings
 from advreg.recipes.tables import load_tables
 from advreg.recipes.textdata import TextData
 from advreg.recipes.understanding import TASKS, load_task
@@ -73,29 +72,6 @@ def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Pla
         for seed in settings.seeds
         for method in settings.methods
     ]
-
-
-def choose_folder(settings: TrainSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
-    # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
-    training_arguments(Path("runs"), settings.precision, settings.training)
-    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
-
-
-def _chosen_folder(settings: TrainSettings, resume: bool) -> Path:
-    if settings.output is not None:
-        folder = Path(settings.output)
-        if has_runs(folder) and not resume:
-            raise SettingsError(
-                f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
-            )
-        return folder
-    stem = f"{settings.task}-{Path(settings.model).name}"
-    taken = _taken(Path("runs"), stem)
-    newest = max(taken, default=0)
-    if resume and taken:
-        return taken[newest]
-    return Path("runs") / (f"{stem}-{newest + 1}" if taken else stem)
 
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
@@ -225,13 +201,3 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
         passes=result.passes,
         cache_bytes=result.memory_bytes,
     )
-
-
-def _taken(parent: Path, stem: str) -> dict[int, Path]:
-    """Folders with runs by their numbers; there are gaps where some were deleted."""
-    numbered = {1: parent / stem}
-    for folder in parent.glob(f"{glob.escape(stem)}-*"):
-        number = folder.name.removeprefix(f"{stem}-")
-        if number.isdecimal():
-            numbered[int(number)] = folder
-    return {number: folder for number, folder in numbered.items() if has_runs(folder)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from advreg import record as records
-from advreg.hf.ranks import is_first_process
+from advreg.hf.arguments import training_arguments
+from advreg.hf.ranks import first_decides, is_first_process
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -86,6 +88,39 @@ def failures_recorded(record: records.RunRecord, folder: Path, logged: Sequence[
         if is_first_process():
             record.fail(error, logged).save(folder / RECORD_FILE)
         raise
+
+
+def choose_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
+    """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that is taken."""
+    # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
+    training_arguments(Path("runs"), settings.precision, settings.training)
+    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
+
+
+def _chosen_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
+    if settings.output is not None:
+        folder = Path(settings.output)
+        if has_runs(folder) and not resume:
+            raise SettingsError(
+                f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
+            )
+        return folder
+    stem = f"{settings.task}-{Path(settings.model).name}"
+    taken = _taken(Path("runs"), stem)
+    newest = max(taken, default=0)
+    if resume and taken:
+        return taken[newest]
+    return Path("runs") / (f"{stem}-{newest + 1}" if taken else stem)
+
+
+def _taken(parent: Path, stem: str) -> dict[int, Path]:
+    """Folders with runs by their numbers; there are gaps where some were deleted."""
+    numbered = {1: parent / stem}
+    for folder in parent.glob(f"{glob.escape(stem)}-*"):
+        number = folder.name.removeprefix(f"{stem}-")
+        if number.isdecimal():
+            numbered[int(number)] = folder
+    return {number: folder for number, folder in numbered.items() if has_runs(folder)}
 
 
 def writable(folder: Path) -> Path:

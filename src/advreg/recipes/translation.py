@@ -42,7 +42,7 @@ from advreg.recipes.parallel import (
     load_files,
     read_folder,
 )
-from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, has_runs, run_facts, writable
+from advreg.recipes.plans import RECORD_FILE, agree, begun, failures_recorded, finished, run_facts
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -174,10 +174,9 @@ class Plan:
 
 
 def run_translation(
-    settings: TranslationSettings, on_step: OnStep, notice: Notice, resume: bool = False
+    settings: TranslationSettings, folder: Path, on_step: OnStep, notice: Notice, resume: bool = False
 ) -> list[records.RunRecord]:
     """Every seed with every method; each leaves ``record.json``, ``model/`` and its translations in its folder."""
-    folder = choose_folder(settings, resume)
     subwords = folder / "subwords"
     prepared = prepare_data(settings, load_parallel(settings), subwords, notice)
     plans = [
@@ -186,24 +185,6 @@ def run_translation(
         for method in settings.methods
     ]
     return [run(plan, on_step, notice, resume) for plan in plans]
-
-
-def choose_folder(settings: TranslationSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/TASK-MODEL."""
-    # refused here, before any data is read; processes meet, as they will for training, so that one can choose for all
-    training_arguments(Path("runs"), settings.precision, settings.training)
-    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
-
-
-def _chosen_folder(settings: TranslationSettings, resume: bool) -> Path:
-    folder = (
-        Path(settings.output) if settings.output is not None else Path("runs") / f"{settings.task}-{settings.model}"
-    )
-    if has_runs(folder) and not resume:
-        raise SettingsError(
-            f"output '{folder}' holds runs already; add --resume to go on with them, or choose another folder"
-        )
-    return folder
 
 
 def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.RunRecord:
