@@ -89,6 +89,17 @@ def test_another_method_or_other_options_are_refused_naming_what_changed(tmp_pat
     load_method(Remembering(size=0.5), tmp_path)
 
 
+def test_an_option_that_did_not_exist_then_may_only_have_its_default(tmp_path: Path) -> None:
+    @dataclass
+    class Younger(Remembering):
+        sizes: tuple[int, ...] = option((4, 5), "a setting that came later")
+
+    save_method(Remembering(size=0.5), tmp_path)
+    load_method(Younger(size=0.5), tmp_path)
+    with pytest.raises(CheckpointError, match=r"remembering differ .*: sizes \[4, 5\] → \[6\]; resume"):
+        load_method(Younger(size=0.5, sizes=(6,)), tmp_path)
+
+
 def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / METHOD_FILE).write_bytes(b"\xff" * 100)
     with pytest.raises(CheckpointError, match=rf"{METHOD_FILE} cannot be read \(.*\); go on from an earlier"):

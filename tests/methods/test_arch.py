@@ -215,6 +215,22 @@ def test_a_borrowed_mean_that_leaves_the_ball_is_projected_back() -> None:
         assert same({"tokens": delta["tokens"]}, {"tokens": delta["tokens"][:1].expand(40, -1)})
 
 
+def test_a_borrowed_perturbation_that_is_rescaled_has_the_direction_of_the_mean_and_fills_the_ball() -> None:
+    plain, task, batch = setting("marian", radius=0.4, step_size=0.4)
+    as_it_comes = [trained(plain, task, batch, epoch=epoch) for epoch in (0, 1)][1]
+    rescaled, *_ = setting("marian", radius=0.4, step_size=0.4, borrowed="rescaled")
+    ready(rescaled, task, batch)
+    recalled = [trained(rescaled, task, batch, epoch=epoch) for epoch in (0, 1)][1]
+    cached = plain.state().tensors["cache.ids"].tolist()
+    sizes = []
+    for i in range(6):
+        for stream, mean in as_it_comes[i].items():
+            expected = mean if i in cached else 0.4 * mean / mean.norm()
+            assert same({stream: recalled[i][stream]}, {stream: expected})
+            sizes.append(float(mean.norm()))
+    assert min(sizes) < 0.3  # a mean over tokens is shorter than what it is the mean of
+
+
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_an_uncached_sample_trains_on_its_own_ascent_in_a_refresh(family: str) -> None:
     """Also at the second refresh, where cached samples are averaged with their past."""
@@ -364,6 +380,7 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
         ("refresh_every", 0, "refresh_every must be a whole number of 1 or more, or None"),
         ("refresh_every", -3, "refresh_every must be a whole number of 1 or more, or None .*, got -3"),
         ("neighbours", 0, "neighbours must be a whole number of 1 or more, got 0"),
+        ("borrowed", "large", "borrowed must be one of mean, rescaled, got 'large'"),
         ("neighbour_choice", "far", "neighbour_choice must be one of nearest, random, got 'far'"),
         ("weight", math.nan, "weight must be a finite number of 0 or more, got nan"),
         ("cache_dtype", "int2", "cache_dtype must be one of float32, float16, bfloat16, int8, int4, got 'int2'"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from advreg.methods import create
 from advreg.recipes.plans import agree, choose_folder, failures_recorded, finished, has_runs, writable
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.translation_settings import TranslationSettings
@@ -24,6 +25,23 @@ def test_a_run_goes_on_with_the_facts_it_was_started_with(tmp_path: Path) -> Non
     told = r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Resume with the same .*; the run is in '.*arch-seed0'$"
     with pytest.raises(SettingsError, match=told):
         agree("arch-seed0", tmp_path / "arch-seed0", {**FACTS, "epochs": 4}, resume=True)
+
+
+def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    options = create("arch").decisive_options()
+    before = {name: value for name, value in options.items() if name != "borrowed"}
+    agree("arch-seed0", tmp_path, {"method": "arch", "options": before}, resume=False)
+    agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
+    for changed in ({**options, "borrowed": "rescaled"}, {**options, "radius": 7.0}):
+        with pytest.raises(SettingsError, match="arch-seed0 cannot go on"):
+            agree("arch-seed0", tmp_path, {"method": "arch", "options": changed}, resume=True)
+
+
+def test_a_run_with_an_option_that_exists_no_more_does_not_go_on(tmp_path: Path) -> None:
+    options = create("arch").decisive_options()
+    agree("arch-seed0", tmp_path, {"method": "arch", "options": {**options, "gone": 1}}, resume=False)
+    with pytest.raises(SettingsError, match="arch-seed0 cannot go on"):
+        agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
 
 
 def test_a_run_without_a_record_is_not_finished(tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
         raise CheckpointError(f"{path} cannot be read ({error}); go on from an earlier checkpoint") from error
     if facts.get("method") != method.name:
         raise CheckpointError(f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}")
-    saved, mine = json.loads(facts.get("options", "{}")), json.loads(json.dumps(method.options()))
+    saved = method.as_then(json.loads(facts.get("options", "{}")))
     changed = [
-        f"{name} {saved.get(name)} → {mine[name]}"
-        for name in mine
-        if saved.get(name) != mine[name] and name not in method.movable
+        f"{name} {saved.get(name)} → {value}"
+        for name, value in json.loads(json.dumps(method.decisive_options())).items()
+        if saved.get(name) != value
     ]
     if changed:
         raise CheckpointError(

@@ -40,6 +40,7 @@ from advreg.methods.options import AscentOptions
 
 Refresh = Literal["epoch", "sweep"]
 NeighbourScope = Literal["all", "shard"]
+Borrowed = Literal["mean", "rescaled"]
 
 
 @register("arch")
@@ -63,7 +64,8 @@ class Arch(AscentOptions, Method):
     gradient flows through both predictions, as the equation says, unless ``detach_clean``.
 
     Departures from the paper, off unless asked for: ``share_last_pass`` and ``refresh="sweep"`` make a refresh cheaper;
-    ``cache_dtype`` other than float32 rounds what is cached.
+    ``cache_dtype`` other than float32 rounds what is cached; ``borrowed="rescaled"`` makes up for what a mean over
+    tokens loses in size.
     """
 
     paper = "Zuo et al. 2021"
@@ -75,6 +77,9 @@ class Arch(AscentOptions, Method):
     ema: float = option(0.01, "α, weight of the old perturbation at a refresh")
     cache_fraction: float = option(0.1, "p, share of the samples whose perturbation is cached")
     neighbours: int = option(1, "K, neighbours averaged for a sample that is not cached")
+    borrowed: Borrowed = option(
+        "mean", "a borrowed perturbation: mean over the neighbours' tokens (paper), or that rescaled to size ε"
+    )
     neighbour_choice: NeighbourChoice = option("nearest", "nearest by cosine similarity, or random (the ablation)")
     neighbour_search: SearchMethod = option(
         "auto", "exact; faiss (approximate, CPU); auto: faiss only where exact is slow"
@@ -106,6 +111,7 @@ class Arch(AscentOptions, Method):
         if not 0 < self.cache_fraction <= 1:
             raise ValueError(f"cache_fraction must be above 0 and at most 1, got {self.cache_fraction}")
         check_whole("neighbours", self.neighbours, least=1)
+        check_choice("borrowed", self.borrowed, get_args(Borrowed))
         check_choice("neighbour_choice", self.neighbour_choice, get_args(NeighbourChoice))
         check_choice("neighbour_search", self.neighbour_search, get_args(SearchMethod))
         check_choice("neighbour_scope", self.neighbour_scope, get_args(NeighbourScope))
@@ -293,7 +299,8 @@ class Arch(AscentOptions, Method):
         delta = self.cache.read(ids, zeros, slots)
         if self._neighbours is not None:
             rows = self.cache.shard.rows(ids)
-            delta = delta.where(slots >= 0, self._neighbours.borrow(rows, self._shared or self.cache, zeros))
+            borrowed = self._neighbours.borrow(rows, self._shared or self.cache, zeros)
+            delta = delta.where(slots >= 0, self.ball.rescale(borrowed) if self.borrowed == "rescaled" else borrowed)
         return self.ball.project(delta)
 
     @property

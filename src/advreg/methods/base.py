@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -223,6 +224,16 @@ class Method(ABC):
     def decisive_options(self) -> dict[str, Any]:
         """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
         return {name: value for name, value in self.options().items() if name not in self.movable}
+
+    @classmethod
+    def as_then(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a run that was saved, perhaps by an earlier version, as plain values.
+
+        Those that did not exist then have their defaults, which do what was done without them.
+        """
+        usual = {option.name: option.default for option in dataclasses.fields(cls) if option.init}
+        options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
+        return options
 
 
 def option(default: Any, help: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from advreg import record as records
 from advreg.hf.arguments import training_arguments
 from advreg.hf.ranks import first_decides, is_first_process
+from advreg.methods.base import registry
 from advreg.recipes.settings import SettingsError, TrainSettings
 from advreg.recipes.translation_settings import TranslationSettings
 
@@ -37,7 +38,7 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
     for half in folder.glob(".*.tmp"):  # a run that was killed while it wrote a record
         half.unlink(missing_ok=True)
     if resume and path.is_file():
-        saved = read_plan(folder)
+        saved = _as_then(read_plan(folder))
         changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
         if changed:
             told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
@@ -48,6 +49,15 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
         return
     folder.mkdir(parents=True, exist_ok=True)
     records.write_text(path, json.dumps(mine, indent=1))
+
+
+def _as_then(saved: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a plan, with the options of its method that have come since."""
+    if saved.get("method") not in registry or not isinstance(saved.get("options"), dict):
+        return saved
+    method = registry[saved["method"]]
+    options = {name: value for name, value in method.as_then(saved["options"]).items() if name not in method.movable}
+    return {**saved, "options": options}
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
