@@ -52,6 +52,27 @@ def test_the_figures_of_the_scale_plan_are_those_of_the_record() -> None:
     assert scale.scope_table(record) in page
 
 
+def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> None:
+    text = (ROOT / "results" / "default_task_borrowed.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    page = (ROOT / "docs" / "methods" / "arch.md").read_text(encoding="utf-8")
+    for every in (3, 6):
+        mean, rescaled = (
+            {
+                line["seed"]: 100 * line["accuracy"]
+                for line in lines
+                if (line["point"]["options"]["refresh_every"], line["point"]["options"]["borrowed"]) == (every, kind)
+            }
+            for kind in ("mean", "rescaled")
+        )
+        assert len(mean) == len(rescaled) == 8
+        gains = [rescaled[seed] - mean[seed] for seed in mean]
+        error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
+        shown = [f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1)]
+        low, gain, high = (value.replace("-0.0", "0.0").replace("-", "−") for value in shown)
+        assert re.search(rf"{re.escape(f'{gain} [{low}, {high}]')} (points )?at T_c = {every}\b", page)
+
+
 def test_the_cost_page_is_made_of_the_records(cost_page: ModuleType) -> None:
     assert cost_page.PAGE.read_text(encoding="utf-8") == cost_page.page(cost_page.RECORDS)
 
