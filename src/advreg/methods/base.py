@@ -231,7 +231,8 @@ class Method(ABC):
 
         Those that did not exist then have their defaults, which do what was done without them.
         """
-        usual = {option.name: option.default for option in dataclasses.fields(cls) if option.init}
+        optional = [option for option in dataclasses.fields(cls) if option.default is not dataclasses.MISSING]
+        usual = {option.name: option.default for option in optional if option.init}
         options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
         return options
 
