@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from advreg.cli.probe import by_task
 from advreg.cli.probe import draw as draw_probing
 from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
 from advreg.recipes.probe_record import ProbeRecord
-from advreg.record import load_as
+from advreg.record import RunRecord, load_as
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import TASK_NAMES, Sheet, best_places, markdown_table, spread_text, to_markdown
@@ -37,7 +39,7 @@ def page(folder: Path) -> str:
     """The whole page."""
     parts = [TITLE]
     for compared in sorted(path.parent for path in folder.glob(f"*/{COMPARE_FILE}")):
-        parts += [comparison(compared), anli(results(*read(compared))), paper(compared)]
+        parts += [comparison(compared), anli(results(*read(compared))), paper(compared), strength(compared)]
         parts.append(NORMS.format(picture=picture_of(compared)))
     parts += [probing(path) for path in probings(folder)]
     for path in sorted(folder.glob("search-*.jsonl")):
@@ -95,6 +97,42 @@ def paper(folder: Path) -> str:
         rows.append([TASK_NAMES[difference.task], f"+{PAPER_GAINS[difference.task]:.1f}", gain])
     sheet = Sheet("", ["", "paper, BERT-base", f"here, {folder.name}"], rows)
     return f"### ARCH minus Standard, beside the paper\n\n{markdown_table(sheet)}" if rows else ""
+
+
+PENALISED = ("r3f", "smart", "arch")
+
+
+def strength(folder: Path) -> str:
+    """How large the penalties were and how much of its ball ARCH's perturbation filled, where nothing was tuned."""
+    record, runs = read(folder)
+    if any(choice.candidates for choice in record.choices):  # each method has a weight and a dropout of its own
+        return ""
+    rows = []
+    for task in (each.name for each in record.tasks):
+        logged = partial(logged_mean, runs, task)
+        noise, radius = logged("r3f", "penalty", last=True), runs[task, "arch", 0].method.settings["radius"]
+        shares = [100 * logged(method, "penalty") / logged(method, "task_loss") for method in PENALISED]
+        ratios = [logged(method, "penalty", last=True) / noise for method in PENALISED[1:]]
+        ratios.append(logged("arch", "delta_norm", last=True) / radius)
+        ratios.append(logged("freeat", "task_loss", last=True) / logged("standard", "task_loss", last=True))
+        texts = [*(f"{share:.0f} %" for share in shares), *(f"{ratio:.2f}" for ratio in ratios)]
+        rows.append([TASK_NAMES[task], *(text.replace("nan", "–") for text in texts)])
+    header = ["", *(f"{method_name(name)}: penalty / task loss" for name in PENALISED)]
+    header += [f"{method_name(name)}'s / R3F's, last epoch" for name in PENALISED[1:]]
+    header += ["ARCH: ‖δ‖ / ε, last epoch", "task loss, last epoch: FreeAT's / Standard's"]
+    return f"### How strong the penalty was\n\nAs logged, over all seeds.\n\n{markdown_table(Sheet('', header, rows))}"
+
+
+def logged_mean(runs: Mapping[Any, RunRecord], task: str, method: str, name: str, last: bool = False) -> float:
+    """The mean of all that was logged by a name, or of the last epoch's; nan if there is none."""
+    lines = [
+        line[name]
+        for (of, mine, _), run in runs.items()
+        for line in run.outcome.history
+        if (of, mine) == (task, method) and name in line
+        if not last or line["epoch"] > run.training.epochs - 0.9  # a line is of the steps since the one before
+    ]
+    return statistics.mean(lines) if lines else math.nan
 
 
 # Zuo et al. 2021, tb:anli: rounds 1 to 3 and all of them, BERT-base
@@ -252,10 +290,10 @@ READING = """
   penalties cost score in five epochs, because the penalised runs were not done.
 - The label's own adversary is a stronger medicine. FreeLB and FreeAT lead on STS-B, FreeLB on SST-2; with the same ball
   (ε = 0.1) FreeLB learns nothing at all on CoLA, where one word decides, and little of MNLI: its task loss stays where
-  guessing puts it. Two candidates were not enough for it. A penalty leaves the clean loss in place, and ruins less.
+  guessing puts it. The ball was the reason: with ε = 0.02 (`minilm-freelb`) it learns CoLA, and ends a little below
+  Standard. A penalty leaves the clean loss in place, and ruins less.
 - On the MNLI subset ARCH gains 0.8 over Standard with every seed, as much as SMART; FreeAT, on the label, gains twice
   that. With three epochs and T_c = 2 two of ARCH's epochs refresh, so it saves little there; on longer runs it does.
-- The ball was the reason: with ε = 0.02 (`minilm-freelb`) FreeLB learns CoLA, and ends a little below Standard.
 - **With MPNet, untuned, no penalty gains anything.** R3F, SMART and ARCH are level with Standard on every task; the
   largest difference from it is ARCH's on CoLA, 1.9 below, with an interval that has room for zero. The records say
   why: at λ = 1 and ε = 0.2 the penalty is 2 to 15 % of the task loss over the training, and most of it is not
@@ -263,12 +301,13 @@ READING = """
   times R3F's over the training, and in the last epoch, which reuses, no larger than R3F's. Perturbations this small
   do nothing once they are old or a neighbour's.
 - **What is borrowed is small.** With p = 10 % nine samples in ten borrow the mean over a neighbour's tokens (the
-  paper's construct-adv equation), and rows that point in many directions have a short mean. In epochs that reuse, the
-  logged ‖δ‖ of a ball of 0.2 is 0.05 on RTE, 0.06 on MRPC, 0.07 on STS-B and 0.09 on CoLA (MPNet, last epoch); with
-  MiniLM it is 0.03 to 0.05 of 0.1. ARCH's ε is a quarter to a half of SMART's in most of its steps, whatever the
-  option says. `borrowed="rescaled"` gives it its size back; it came after these runs.
+  paper's construct-adv equation), and rows that point in many directions have a short mean. In epochs that reuse, ‖δ‖
+  is a quarter (RTE) to a half (CoLA) of ε with MPNet, and less than a third with MiniLM on ANLI (tables above; the
+  last epoch on SST-2 and MNLI is a refresh). ARCH's ε is so much smaller than SMART's in most of its steps, whatever
+  the option says. `borrowed="rescaled"` gives it its size back; it came after these runs.
 - FreeAT leads with MPNet, on RTE by four points. It updates the weights twice for each batch, so it trains as long as
-  the others would in twelve epochs, and its training loss is a half to a third of theirs: part of its lead may be that.
+  the others would in twelve epochs, and its task loss ends at 0.4 (RTE, MRPC) to 0.7 (STS-B, CoLA) of Standard's:
+  part of its lead may be that.
 - ANLI was written to fool far larger models than this one, and of its training sets only a part of the first round was
   at hand. All methods score what guessing scores, a little more in the first round, and nothing tells them apart; the
   paper's gain over BERT-base (1.7 points on all dev rounds, 0.8 on test) needs a model that learns the task.

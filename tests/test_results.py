@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import statistics
 import sys
@@ -71,6 +72,22 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
         shown = [f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1)]
         low, gain, high = (value.replace("-0.0", "0.0").replace("-", "−") for value in shown)
         assert re.search(rf"{re.escape(f'{gain} [{low}, {high}]')} (points )?at T_c = {every}\b", page)
+
+
+def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> None:
+    understanding = experiment("understanding_page")
+    logs = [{"epoch": 1.0, "penalty": 1.0}, {"epoch": 2.0, "loss": 9.0}, {"epoch": 3.05, "penalty": 4.0}]
+    logs.append({"epoch": 4.0, "penalty": 5.0})
+    runs = {}
+    for task, method, seed in (("rte", "arch", 0), ("rte", "arch", 1), ("rte", "smart", 0), ("cola", "arch", 0)):
+        far = 0 if (task, method) == ("rte", "arch") else 100
+        lines = [{name: value + far * (name == "penalty") + seed * (name == "penalty") for name, value in line.items()}
+                 for line in logs]  # fmt: skip
+        run = made_up(method, seed, task=task)
+        runs[task, method, seed] = replace(run, outcome=replace(run.outcome, history=lines))
+    assert understanding.logged_mean(runs, "rte", "arch", "penalty") == pytest.approx(10 / 3 + 0.5)
+    assert understanding.logged_mean(runs, "rte", "arch", "penalty", last=True) == pytest.approx(5.5)
+    assert math.isnan(understanding.logged_mean(runs, "rte", "r3f", "penalty"))
 
 
 def test_the_cost_page_is_made_of_the_records(cost_page: ModuleType) -> None:
