@@ -383,16 +383,17 @@ def speed(found: Records) -> str:
     return f"{SPEED.strip()}\n\n{table(header, rows)}\n\n{provenance(lines)}"
 
 
+COMPILED = {"layers": "compiled layers", "whole": "compiled as a whole"}
 RATES = ("bare_tokens_per_second", "our_tokens_per_second")
 
 
 def speed_lines(found: Records) -> list[Mapping[str, Any]]:
     """What was measured, and after it the same under torch.compile where that was measured too."""
-    ways = [
-        [line, *([{**line, **line["compiled"], "how": ", compiled"}] if "compiled" in line else [])]
-        for line in found.lines("speed.jsonl")
-    ]
-    return [line for way in ways for line in way]
+    lines = []
+    for line in found.lines("speed.jsonl"):
+        compiled = line.get("compiled", {}).items()
+        lines += [line, *({**line, **facts, "how": f", {COMPILED[what]}"} for what, facts in compiled)]
+    return lines
 
 
 def about_batches(line: Mapping[str, Any]) -> str:

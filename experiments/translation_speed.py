@@ -1,18 +1,20 @@
 """Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
-        --model transformer-base --precision bf16 --max-tokens 8192 32768 --round-lengths 1 8 --compile \
+        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole --workers 1 \
         --commit $(git rev-parse HEAD)
 
 Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
-timed. With ``--compile`` both take further turns under torch.compile, of which the whole first epoch is not timed:
-every shape of a batch was seen then. Each line of OUT is one size of batch, its widths rounded up to a multiple.
+timed. With ``--compile`` both take further turns, with compiled layers or the model compiled as a whole, of which the
+first epoch is not timed: every shape of a batch was seen then. Each line of OUT is one size of batch, its widths
+rounded up to a multiple.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import statistics
 import sys
@@ -32,9 +34,9 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
 from advreg.hf.attention import for_any_shape
+from advreg.hf.compiling import compile_layers
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
-from advreg.hf.stopwatch import as_it_was
 from advreg.hf.survey import to_device
 from advreg.hf.task import IGNORED
 from advreg.hf.translator import TranslationJob, TranslationTrainer
@@ -57,18 +59,18 @@ class Turn:
     Args:
         job: a run of Standard.
         updates: those that are timed.
-        compiled: under torch.compile?
+        compiled: what torch.compile takes: ``layers``, ``whole``, or ``nothing``.
     """
 
     job: TranslationJob
     updates: int
-    compiled: bool
+    compiled: str
 
     @cached_property
     def warmup(self) -> int:
         """Updates before those that are timed."""
         epoch = -(-len(self.job.batches()) // self.accumulated)
-        return WARMUP + (epoch if self.compiled else 0)
+        return WARMUP + (epoch if self.compiled != "nothing" else 0)
 
     @property
     def accumulated(self) -> int:
@@ -88,11 +90,13 @@ def graph_count() -> int:
 def bare_loop(turn: Turn, device: torch.device) -> float:
     """Seconds of the updates in the loop one would write by hand."""
     job = turn.job
-    model, smoothing = job.model.to(device).train(), job.fields["label_smoothing_factor"]
+    model, smoothing = copy.deepcopy(job.model).to(device).train(), job.fields["label_smoothing_factor"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
     half = torch.autocast(device.type, torch.bfloat16) if job.precision == "bf16" else contextlib.nullcontext()
-    called = torch.compile(model) if turn.compiled else model
-    layers = layers_kept if turn.compiled and draws_in_vain(model) else contextlib.nullcontext
+    if turn.compiled == "layers":
+        compile_layers(model)
+    called = torch.compile(model) if turn.compiled == "whole" else model
+    layers = layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
     begun = 0.0
     for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):
         if number == turn.warmup:
@@ -118,7 +122,11 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
 def batches_of(job: TranslationJob) -> Iterator[dict[str, Any]]:
     """The batches of epoch after epoch."""
     pinned = torch.cuda.is_available()
-    loader = DataLoader(job.train, batch_sampler=job.batches(), collate_fn=job.collator(), pin_memory=pinned)
+    workers = int(job.fields.get("dataloader_num_workers", 0))
+    loader = DataLoader(
+        job.train, batch_sampler=job.batches(), collate_fn=job.collator(), pin_memory=pinned, num_workers=workers,
+        persistent_workers=workers > 0,
+    )  # fmt: skip
     return chain.from_iterable(repeat(loader))
 
 
@@ -145,10 +153,11 @@ class Watch(TrainerCallback):
 
 def our_trainer(turn: Turn) -> Watch:
     """The updates in the trainer, as they were watched."""
-    job, compiled = turn.job, {"torch_compile": True} if turn.compiled else {}
+    job = replace(turn.job, model=copy.deepcopy(turn.job.model), compile_layers=turn.compiled == "layers")
+    compiled = {"torch_compile": True} if turn.compiled == "whole" else {}
     quiet = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
     steps = {"max_steps": turn.warmup + turn.updates, "learning_rate": 1e-6}
-    with tempfile.TemporaryDirectory() as folder, as_it_was(job.model):
+    with tempfile.TemporaryDirectory() as folder:
         fields = {**job.fields, **quiet, **steps, **compiled}
         trainer = TranslationTrainer(replace(job, folder=Path(folder), fields=fields))
         report_steps(trainer, None)
@@ -183,7 +192,7 @@ class Speeds:
             "bare_tokens_per_second": self.bare,
             "our_tokens_per_second": self.ours,
             "share": {"median": statistics.median(shares), "least": min(shares), "most": max(shares)},
-            **({"graphs": self.graphs} if self.turn.compiled else {}),
+            **({"graphs": self.graphs} if self.turn.compiled != "nothing" else {}),
         }
 
 
@@ -193,12 +202,11 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_data(settings, load_parallel(settings), Path(folder), lambda _: None)
         job = make_job(Plan(settings, prepared, "standard", 0, Path(folder)))
-    ways = (False, True) if asked.compile else (False,)
-    speeds = [Speeds(Turn(job, asked.updates, compiled), [], [], {}) for compiled in ways]
+    speeds = {way: Speeds(Turn(job, asked.updates, way), [], [], {}) for way in ("nothing", *asked.compile)}
     for _ in range(asked.rounds):
-        for each in speeds:
+        for each in speeds.values():
             each.take(device)
-    eager, *compiled = (each.facts() for each in speeds)
+    facts = {way: each.facts() for way, each in speeds.items()}
     return {
         "task": settings.task,
         "model": settings.model,
@@ -207,13 +215,19 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
         "round_lengths": settings.round_lengths,
         "batches_per_update": job.fields["gradient_accumulation_steps"],
         "padding": job.batches().padding_share()["both"],
-        **eager,
-        **({"compiled": compiled[0]} if compiled else {}),
+        "workers": asked.workers,
+        **facts.pop("nothing"),
+        "compiled": facts,
         "device": device_name(),
         "torch": torch.__version__,
         "commit": asked.commit,
         "command": " ".join(["experiments/translation_speed.py", asked.out.name, *sys.argv[2:]]),
     }
+
+
+def loading(workers: int) -> dict[str, Any]:
+    """Fields of TrainingArguments for so many processes that make batches."""
+    return {"dataloader_num_workers": workers, "dataloader_persistent_workers": True} if workers else {}
 
 
 def main() -> None:
@@ -224,7 +238,8 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[8192, 32768])
     parser.add_argument("--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it")
-    parser.add_argument("--compile", action="store_true", help="both under torch.compile too")
+    parser.add_argument("--compile", nargs="*", choices=["layers", "whole"], default=[], help="both compiled too")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make batches")
     parser.add_argument("--update-tokens", type=int, default=64_000)
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
@@ -235,7 +250,7 @@ def main() -> None:
     for size, multiple in product(asked.max_tokens, asked.round_lengths):
         settings = TranslationSettings(
             task=asked.task, model=asked.model, precision=asked.precision, methods=("standard",), max_tokens=size,
-            update_tokens=asked.update_tokens, round_lengths=multiple,
+            update_tokens=asked.update_tokens, round_lengths=multiple, training=loading(asked.workers),
         )  # fmt: skip
         line = measure(settings, asked)
         with asked.out.open("a") as out:

@@ -148,7 +148,7 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     }  # fmt: skip
     graphs = {"bare_tokens_per_second": [4000.0], "our_tokens_per_second": [3920.0], "graphs": {"warm-up": 2}}
     share = {"share": {"median": 0.98, "least": 0.98, "most": 0.98}}
-    wide = {**speed, "round_lengths": 8, "compiled": graphs | share}
+    wide = {**speed, "round_lengths": 8, "compiled": {"layers": graphs | share}}
     order = {
         "order": "as it is",
         "max_tokens": None,
@@ -165,8 +165,8 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     assert f"| {what} | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert f"| trainer / bare loop, target tokens a second, {what} | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
     assert f"| {what}, widths of 8 | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
-    assert f"| {what}, widths of 8, compiled | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
-    assert f"a second, {what}, widths of 8, compiled | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
+    assert f"| {what}, widths of 8, compiled layers | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
+    assert f"a second, {what}, widths of 8, compiled layers | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
     assert f"{what}, compiled" not in page
     assert "| decoding of 1,268 sentences, beam 10, IWSLT'15 En-Vi | < 60 s | 20–31 s |" in page
     assert "| sacreBLEU in 2 batch orders, 1,268 sentences, beam 10, IWSLT'15 En-Vi | the same | 30.00 |" in page

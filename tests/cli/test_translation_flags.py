@@ -48,7 +48,7 @@ def test_a_name_means_the_same_kind_of_setting_in_both() -> None:
     }
     assert shared == {
         "task", "data", "model", "methods", "preset", "seeds", "epochs", "learning_rate", "precision", "site", "output",
-        "options", "training", "round_lengths", "on_non_finite",
+        "options", "training", "round_lengths", "compile_layers", "on_non_finite",
     }  # fmt: skip
 
 

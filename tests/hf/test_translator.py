@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import TrainerCallback
 
+from advreg.hf import translator
 from advreg.hf.architectures import build_translator
 from advreg.hf.batching import PairCollator, Pairs
+from advreg.hf.compiling import compile_layers
 from advreg.hf.decoding import Decoding
 from advreg.hf.layerdrop import layers_kept
 from advreg.hf.models import ModelError
@@ -157,7 +160,9 @@ def of_many_lengths() -> Pairs:
     return Pairs(*(side.encode([" ".join(map(say, row)) for row in rows]) for side, say in sides))
 
 
-def translation_run(name: str, folder: Path, **fields: Any) -> tuple[TranslationTrainer, GraphsPerStep]:
+def translation_run(
+    name: str, folder: Path, compile_layers: bool = False, **fields: Any
+) -> tuple[TranslationTrainer, GraphsPerStep]:
     """Two epochs, each with a validation and a checkpoint."""
     lines = [in_words(number) for number in list(NUMBERS)[:4]]
     quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 100}
@@ -173,6 +178,7 @@ def translation_run(name: str, folder: Path, **fields: Any) -> tuple[Translation
         folder=folder,
         max_tokens=150,
         decoding=Decoding(2, extra=2),
+        compile_layers=compile_layers,
         fields={**quiet, **epochs, **fields},
     )
     trainer, watch = TranslationTrainer(job), GraphsPerStep()
@@ -209,3 +215,21 @@ def test_a_compiled_run_ends_with_the_weights_of_an_eager_one(name: str, tmp_pat
     assert not graphs["graph_break"]
     (saved,) = (tmp_path / "compiled" / f"checkpoint-{2 * len(batches)}").glob("model.safetensors")
     assert load_file(saved).keys() <= compiled.job.model.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["standard", pytest.param("arch", marks=pytest.mark.slow)])
+def test_a_run_with_compiled_layers_ends_with_the_weights_of_an_eager_one(
+    name: str, tmp_path: Path, graphs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of encoder and decoder layers a graph with and one without a mask, for each kind of pass; no more later."""
+    monkeypatch.setattr(translator, "compile_layers", partial(compile_layers, backend="aot_eager"))
+    eager, _ = translation_run(name, tmp_path / "eager")
+    eager.train()
+    assert not graphs["stats"]
+    compiled, watch = translation_run(name, tmp_path / "compiled", compile_layers=True)
+    compiled.train()
+    assert close(weights_of(compiled), weights_of(eager), 1e-4)
+    assert not close(weights_of(compiled), dict(small(dropout=0.0).named_parameters()), 1e-3)
+    assert 2 <= watch.updates[-1] <= {"standard": 4, "arch": 12}[name]
+    assert watch.updates[-1] == watch.updates[len(watch.updates) // 2] == watch.validations[-1]
+    assert not graphs["graph_break"]

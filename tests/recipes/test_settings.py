@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,10 @@ def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) 
         "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
         "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
         "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "round_lengths": 8,
+        "compile_layers": True,
         "encoder_dropout": 0.5, "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
     }  # fmt: skip
-    lines = [f"{name} = {list(value) if isinstance(value, tuple) else repr(value)}" for name, value in given.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
     settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
     assert {name: getattr(settings, name) for name in given} == given
     fields = {field.name for field in dataclasses.fields(TrainSettings)}

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from advreg.hf.attention import for_any_shape
 from advreg.hf.batching import round_up
+from advreg.hf.compiling import not_compiled
 from advreg.hf.randomness import kept_randomness
 
 _CLASS = 8  # sources whose lengths round up to one multiple of it share a limit, and only they share a batch
@@ -80,7 +81,7 @@ def decode(
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), kept_randomness(), _autocast(device, precision):
+        with torch.inference_mode(), kept_randomness(), not_compiled(), _autocast(device, precision):
             for batch in batches_of([len(source) for source in sources], decoding, budget):
                 rows = _search(model, [sources[index] for index in batch], decoding)
                 for index, row in zip(batch, rows, strict=True):

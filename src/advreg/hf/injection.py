@@ -40,9 +40,14 @@ def bare(model: Any) -> Any:
             return model
 
 
+def compiled_parts(model: Any) -> list[nn.Module]:
+    """The parts of a model, itself among them, that are run by ``torch.compile``."""
+    return [part for part in model.modules() if hasattr(part, "_orig_mod") or part._compiled_call_impl is not None]
+
+
 def is_compiled(model: Any) -> bool:
     """Is the model, or a part of it, run by ``torch.compile``?"""
-    return any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
+    return bool(compiled_parts(model))
 
 
 def uncompiled(model: Any) -> Any:

@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from advreg.hf.arguments import training_arguments
 from advreg.hf.attention import for_any_shape
 from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.compiling import compile_layers
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.ranks import first_decides, process_count
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
@@ -41,6 +42,7 @@ class Job:
         folder: where checkpoints and the final model go.
         precision: fp32, bf16 or fp16.
         site: where δ is added.
+        compile_layers: train with compiled layers?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         fields: fields of ``TrainingArguments``.
         evaluations: further sets to evaluate on when the training is done; their scores bear the set's name.
@@ -57,6 +59,7 @@ class Job:
     folder: Path
     precision: str = "fp32"
     site: str = "tokens"
+    compile_layers: bool = False
     on_non_finite: OnNonFinite = "stop"
     fields: Mapping[str, Any] = field(default_factory=dict)
     evaluations: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -113,6 +116,8 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
 
 def _trainer(job: Job) -> AdversarialTrainer:
     arguments = training_arguments(job.folder, job.precision, job.fields)
+    if job.compile_layers:
+        compile_layers(job.model)
     try:
         return AdversarialTrainer(
             model=job.model,

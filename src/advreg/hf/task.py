@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.core.perturbation import Perturbation
-from advreg.hf.injection import Injection, bare, is_compiled, uncompiled
+from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
@@ -100,7 +100,7 @@ class ModelTask:
         self._compiled = is_compiled(model)
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
-            self._layers = layers_kept if draws_in_vain(self._core) else nullcontext
+            self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
             self.injection.stay()
             self._compile_like(model)
 
@@ -109,6 +109,7 @@ class ModelTask:
         compiled = next((module for module in model.modules() if self._is_compiled_whole_in(module)), None)
         if compiled is None:  # compiled in place, or in parts: those parts are called
             self._quiet = model if uncompiled(model) is self.model else self.model
+            self._frozen = partial(call_frozen, self._quiet)
             return
         compiler: Any = compiled.dynamo_ctx
         self._quiet = compiled if uncompiled(compiled) is self.model else compiler(self.model)

@@ -23,6 +23,7 @@ from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.compiling import compile_layers, not_compiled
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
@@ -146,6 +147,7 @@ class TranslationJob:
         judge: the score, or ``loss``, that the best weights have the best of.
         keep: how many of the last weights to keep for an average.
         precision, site: as in other runs.
+        compile_layers: train with compiled layers?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         seed: of the batches.
         neighbours: other embeddings for the sentence vectors of ARCH; see :func:`other_vectors`.
@@ -168,6 +170,7 @@ class TranslationJob:
     keep: int = 5
     precision: str = "fp32"
     site: str = "tokens"
+    compile_layers: bool = False
     on_non_finite: OnNonFinite = "stop"
     seed: int = 0
     neighbours: Path | None = None
@@ -191,6 +194,8 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
     def __init__(self, job: TranslationJob) -> None:
         self.job = job
         self.snapshots = job.snapshots()
+        if job.compile_layers:
+            compile_layers(job.model)
         arguments = training_arguments(job.folder, job.precision, job.fields)
         super().__init__(
             batches=job.batches(arguments.process_index),
@@ -283,7 +288,7 @@ def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int)
     total, count = torch.zeros((), dtype=torch.float64), 0
     training = model.training
     model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), not_compiled():
         for indices in order:
             batch = to_device(collator([pairs[index] for index in indices]), model.device)
             labels = batch.pop("labels")

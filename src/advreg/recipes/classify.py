@@ -127,6 +127,7 @@ def prepare(plan: Plan, method: Method, notice: Notice) -> Job:
         folder=plan.folder,
         precision=settings.precision,
         site=settings.site,
+        compile_layers=bool(settings.compile_layers),
         on_non_finite=settings.on_non_finite,
         fields=fields,
     )

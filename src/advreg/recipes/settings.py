@@ -118,6 +118,9 @@ class TrainSettings(RunSettings):
     round_lengths: int = setting(
         1, "widths of batches are rounded up to a multiple of it; 32 for torch.compile with CUDA graphs"
     )
+    compile_layers: bool | None = setting(
+        None, "torch.compile for the layers, each kind of which is compiled once; takes about a minute"
+    )
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     head_dropout: float | None = setting(None, "dropout of the classification head, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")
@@ -159,7 +162,7 @@ class TrainSettings(RunSettings):
         """What a resumed run must agree on, but for data, method and seed."""
         same = (
             *("model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout"),
-            *("round_lengths", "on_non_finite", "trust_remote_code"),
+            *("round_lengths", "compile_layers", "on_non_finite", "trust_remote_code"),
         )
         return {
             **{name: getattr(self, name) for name in same},

@@ -249,6 +249,7 @@ def make_job(plan: Plan) -> TranslationJob:
         keep=settings.average if settings.weights == "average" else 1,
         precision=settings.precision,
         site=settings.site,
+        compile_layers=bool(settings.compile_layers),
         on_non_finite=settings.on_non_finite,
         seed=plan.seed,
         neighbours=embeddings,

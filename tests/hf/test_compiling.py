@@ -1,0 +1,102 @@
+"""Compiled layers: the same numbers, a graph for each kind of layer, however many layers and shapes there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advreg.hf.compiling import compile_layers, layers_of, not_compiled
+from advreg.hf.decoding import Decoding, decode
+from advreg.hf.injection import is_compiled
+from advreg.hf.task import ModelTask
+from advreg.methods import create
+from observe import batch_of, close, exact, gradients, step
+from tiny_models import tiny
+
+FAMILIES = ("bert", "marian")
+GRAPHS = {"bert": 3, "marian": 6}  # of each kind of layer: to look, to train, and with constant weights
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "marian"])
+def test_the_layers_are_those_of_all_stacks(family: str) -> None:
+    model = tiny(family)
+    config = model.config
+    count = config.num_hidden_layers + (
+        getattr(config, "decoder_layers", 0) or getattr(config, "num_decoder_layers", 0)
+    )
+    found = list(layers_of(model))
+    assert len(found) == count
+    assert all("Layer" in type(layer).__name__ or "Block" in type(layer).__name__ for layer in found)
+
+
+def test_layers_in_a_layer_are_not_compiled_by_themselves() -> None:
+    inner = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))])
+    outer = nn.Module()
+    outer.inner = inner
+    heads = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    model = nn.ModuleDict({"stack": nn.ModuleList([outer]), "heads": heads})
+    assert list(layers_of(model)) == [outer]
+
+
+def smart_step(task: ModelTask, length: int) -> dict[str, Tensor]:
+    """The gradients of a step that makes passes of every kind: clean, perturbed, and with constant weights."""
+    task.model.zero_grad()
+    method = create("smart", radius=0.5, ascent_steps=2, step_size=0.4)
+    step(method, task, batch_of(task.model.config.model_type, pad_to=length))
+    return gradients(task.model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_layers_give_the_same_gradients_in_few_graphs(family: str, graphs: Any) -> None:
+    eager, model = ModelTask(exact(family)), exact(family)
+    compile_layers(model, backend="aot_eager")
+    task = ModelTask(model)
+    assert is_compiled(task.wrapped)
+    for length in (10, 12, 11):
+        assert close(smart_step(task, length), smart_step(eager, length), 1e-9)
+    seen = graphs["stats"]["unique_graphs"]
+    smart_step(task, 14)
+    assert graphs["stats"]["unique_graphs"] == seen <= GRAPHS[family]
+    assert not graphs["graph_break"]
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_more_layers_are_not_more_graphs(layers: int, graphs: Any) -> None:
+    task = ModelTask(exact("bert", num_hidden_layers=layers))
+    compile_layers(task.model, backend="aot_eager")
+    smart_step(ModelTask(task.model), 10)
+    assert graphs["stats"]["unique_graphs"] == GRAPHS["bert"]
+
+
+def test_names_of_parameters_stay() -> None:
+    model = tiny("bert")
+    before = list(model.state_dict())
+    compile_layers(model)
+    assert list(model.state_dict()) == before
+
+
+def test_beam_search_is_not_compiled(graphs: Any) -> None:
+    model = tiny("marian", dropout=0.0)
+    rows = [[5, 6, 7, 2], [8, 9, 2]]
+    expected = decode(model, rows, Decoding(2, extra=3))
+    compile_layers(model, backend="aot_eager")
+    assert decode(model, rows, Decoding(2, extra=3)) == expected
+    assert not graphs["stats"]
+
+
+def test_nothing_is_compiled_where_it_is_forbidden(graphs: Any) -> None:
+    function = torch.compile(lambda x: x + 1, backend="eager")
+    with not_compiled():
+        assert function(torch.ones(1)) == 2
+    assert not graphs["stats"]
+    assert function(torch.ones(1)) == 2
+    assert graphs["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_without_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compile_layers must be off for Linear, which has no stack of like layers"):
+        compile_layers(nn.Linear(2, 2))
