@@ -79,9 +79,9 @@ def test_space_that_a_real_disk_does_not_have_is_refused(tmp_path: Path) -> None
         mapped_zeros((2**50,), torch.float32, str(tmp_path))
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="nowhere"):
-        mapped_zeros((3,), torch.float32, str(tmp_path / "nowhere"))
+def test_a_folder_that_is_not_there_is_named_and_to_be_created(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"cache_folder must be a folder that exists, got '.*nowhere/x'; create it"):
+        mapped_zeros((3,), torch.float32, str(tmp_path / "nowhere" / "x"))
 
 
 @pytest.mark.parametrize(("device", "tier", "near"), [

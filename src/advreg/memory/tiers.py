@@ -56,6 +56,10 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
     """
     count = math.prod(shape)
     where = Path(folder or tempfile.gettempdir())
+    if not where.is_dir():
+        raise OSError(
+            f"cache_folder must be a folder that exists, got '{where}'; create it (mkdir -p), or name another"
+        )
     try:
         with tempfile.NamedTemporaryFile(dir=where, prefix="advreg-cache-") as file:
             _reserve(file.fileno(), max(count * dtype.itemsize, 1))
