@@ -191,7 +191,7 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(model: str, give
         ({"data": "d"}, "data is a folder of named tasks, but the task is docstrings; give --task NAME too"),
         ({"head_dropout": "1"}, r"head_dropout must be at least 0 and below 1, got 1\.0"),
         ({"task": "files"}, "task 'files' needs a training file; give --train FILE"),
-        ({"dev": "b.csv"}, "docstrings task brings its own data; leave --train and --dev out"),
+        ({"dev": "b.csv"}, r"dev 'b\.csv' needs a training file of its kind; give --train FILE too"),
         ({"output": ""}, "output must be a text, not empty, got ''; correct it or leave it out"),
         ({"radius": "-1"}, r"radius must be a .*, got -1"),
         ({"radius": ""}, "radius must be a number, got ''"),

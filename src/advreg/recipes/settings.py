@@ -182,6 +182,8 @@ class TrainSettings(RunSettings):
             raise SettingsError(f"task must be one of {', '.join(known)}, got '{self.task}'{suggest(self.task, known)}")
         if self.task == FILES and self.train is None:
             raise SettingsError("task 'files' needs a training file; give --train FILE")
+        if self.task == DOCSTRINGS and self.dev and not self.train:
+            raise SettingsError(f"dev '{self.dev}' needs a training file of its kind; give --train FILE too")
         if self.task != FILES and (self.train or self.dev):
             raise SettingsError(
                 f"the {self.task} task brings its own data; leave --train and --dev out, or --task files"
