@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,12 @@ from advreg.recipes.settings import SettingsError
 
 def test_a_single_seed_can_be_named() -> None:
     assert read_seeds("7,") == [7]
+
+
+@pytest.mark.parametrize(("given", "shown"), [("0", "'0'"), (0, "0"), ("-2", "'-2'"), (",", "','"), ([], r"\[\]")])
+def test_no_seed_at_all_is_refused_as_it_was_given(given: Any, shown: str) -> None:
+    with pytest.raises(SettingsError, match=rf"seeds must be how many, 1 or more, or which \(.*\), got {shown}$"):
+        read_seeds(given)
 
 
 def test_a_config_file_of_many_runs_cannot_vouch_for_code_either(tmp_path: Path) -> None:

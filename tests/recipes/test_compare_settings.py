@@ -107,7 +107,7 @@ def test_a_mistake_in_the_file_is_named_with_the_file(tmp_path: Path, text: str,
     ("flags", "message"),
     [
         ({"seeds": "x"}, r"seeds must be how many \(3\) or which \(0,5,7\), got 'x'"),
-        ({"seeds": "0"}, r"seeds must be different numbers, at least one, got \[\]"),
+        ({"seeds": "0"}, r"seeds must be how many, 1 or more, or which \(.*\), got '0'"),
         ({"task": "rte,rte"}, r"task must be different names, at least one, got \['rte', 'rte'\]"),
         ({"task": "ret"}, "task must be one of .*, got 'ret'"),
         ({"budget": -1}, "budget must be 0 or more, got -1"),

@@ -142,17 +142,24 @@ def split(names: str | Sequence[str]) -> list[str]:
 
 
 def read_seeds(given: int | str | Sequence[int]) -> list[int]:
-    """How many seeds, from 0 on, or which.
+    """How many seeds, from 0 on, or which; at least one.
 
     Example:
         >>> read_seeds("3"), read_seeds("5,7"), read_seeds("5,"), read_seeds([1, 2])
         ([0, 1, 2], [5, 7], [5], [1, 2])
     """
     try:
-        if isinstance(given, int):
-            return list(range(given))
-        if isinstance(given, str):
-            return [int(part) for part in split(given)] if "," in given else list(range(int(given)))
-        return [int(seed) for seed in given]
+        found = _seeds(given)
     except (TypeError, ValueError):
         raise SettingsError(f"seeds must be how many (3) or which (0,5,7), got {given!r}") from None
+    if not found:
+        raise SettingsError(f"seeds must be how many, 1 or more, or which (0,5,7; one alone: 0,), got {given!r}")
+    return found
+
+
+def _seeds(given: int | str | Sequence[int]) -> list[int]:
+    if isinstance(given, int):
+        return list(range(given))
+    if isinstance(given, str):
+        return [int(part) for part in split(given)] if "," in given else list(range(int(given)))
+    return [int(seed) for seed in given]
