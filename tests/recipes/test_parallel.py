@@ -103,6 +103,15 @@ def test_files_by_split_are_a_corpus(tmp_path: Path) -> None:
     assert (data.name, data.tokenised, len(data.splits["train"])) == ("train", True, 1)
 
 
+@pytest.mark.parametrize(("missing", "flag"), [("train.a", "--train-source"), ("valid.b", "--valid-target")])
+def test_a_missing_file_is_named_with_its_flag(missing: str, flag: str, tmp_path: Path) -> None:
+    write(tmp_path, train__a="x\n", train__b="y\n", valid__a="x\n", valid__b="y\n")
+    (tmp_path / missing).unlink()
+    paths = {name: (str(tmp_path / f"{name}.a"), str(tmp_path / f"{name}.b")) for name in ("train", "valid")}
+    with pytest.raises(DataError, match=f"^{flag} .*{missing}: must be a text file .*, got nothing; check the path"):
+        load_files(paths, ("a", "b"), tokenised=True)
+
+
 def test_the_fingerprint_follows_every_sentence(tmp_path: Path) -> None:
     def data(*lines: str) -> ParallelData:
         return ParallelData("x", ("a", "b"), {"train": Bitext(lines, lines)})

@@ -181,11 +181,16 @@ CORPORA: dict[str, CorpusSpec] = {
 # ---- reading
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file; only a line feed ends one, whatever other separators the text holds."""
+def read_lines(path: Path, flag: str = "") -> list[str]:
+    """The lines of a text file; only a line feed ends one, whatever other separators the text holds.
+
+    Args:
+        path: of the file.
+        flag: what it was given by, for an error if it is not there.
+    """
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing"
-        raise DataError(f"{path}: must be a text file (also .gz or .xz), got {got}; check the path")
+        raise DataError(f"{flag} {path}: must be a text file (also .gz or .xz), got {got}; check the path".lstrip())
     try:
         data = path.read_bytes()
         content = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(data)
@@ -207,9 +212,9 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
         ) from error
 
 
-def read_bitext(source: Path, target: Path) -> Bitext:
-    """Two aligned files; pairs with an empty side are dropped and counted."""
-    ones, others = read_lines(source), read_lines(target)
+def read_bitext(source: Path, target: Path, flags: tuple[str, str] = ("", "")) -> Bitext:
+    """Two aligned files, given by these flags if any; pairs with an empty side are dropped and counted."""
+    ones, others = read_lines(source, flags[0]), read_lines(target, flags[1])
     if len(ones) != len(others):
         raise DataError(
             f"source and target must have as many lines, got {len(ones)} in {source} and {len(others)} in {target}; "
@@ -291,8 +296,11 @@ def _corpus_folder(task: str, spec: CorpusSpec, folder: Path | None) -> Path:
 
 
 def load_files(paths: Mapping[str, tuple[str, str]], languages: tuple[str, str], tokenised: bool) -> ParallelData:
-    """Splits from pairs of files, by the name of the split."""
-    splits = {name: read_bitext(Path(source), Path(target)) for name, (source, target) in paths.items()}
+    """Splits from pairs of files, by the name of the split: what ``--train-source`` and ``--train-target`` name."""
+    splits = {
+        name: read_bitext(Path(source), Path(target), (f"--{name}-source", f"--{name}-target"))
+        for name, (source, target) in paths.items()
+    }
     return ParallelData(Path(paths[TRAIN][0]).name.split(".")[0], languages, splits, tokenised)
 
 
