@@ -80,6 +80,23 @@ def test_a_folder_that_is_no_translator_is_named(tmp_path: Path) -> None:
         Translator.load(tmp_path)
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(device: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"device must be cpu.* here, got '{device}', .*; leave it out"):
+        Translator.load(tmp_path / "none", device)
+
+
+@pytest.mark.parametrize("error", [AssertionError("not compiled with CUDA"), RuntimeError("no NVIDIA driver")])
+def test_a_machine_without_cuda_has_the_cpu_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "empty", without)
+    with pytest.raises(ValueError, match="device must be cpu here, got 'cuda', a CUDA device that torch does not find"):
+        Translator.load(Path("none"), "cuda")
+
+
 def test_subwords_of_another_model_are_refused(tmp_path: Path) -> None:
     Translator(small(), SUBWORDS, Decoding()).save(tmp_path)
     learn_subwords([in_words(number) for number in NUMBERS], ["1 2 3"], 50).save(tmp_path)

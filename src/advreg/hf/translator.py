@@ -57,6 +57,7 @@ class Translator:
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> Translator:
         """What :meth:`save` wrote: a model folder that transformers can read, with the subwords beside it."""
+        place = _device(device)
         if not folder.is_dir():
             raise ModelError(
                 f"model must be the model folder of a translation run, got '{folder}', "
@@ -73,7 +74,7 @@ class Translator:
             raise SubwordError(
                 f"'{folder}': subwords must be {wanted[0]} and {wanted[1]}, got {sizes[0]} and {sizes[1]}"
             )
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model.to(place)
         return cls(model.eval(), subwords, _read_decoding(folder / _DECODING))
 
     def save(self, folder: Path) -> None:
@@ -104,6 +105,19 @@ class Translator:
         for index, text in zip(real, self.subwords.target.decode(rows), strict=True):
             found[index] = text
         return found
+
+
+def _device(name: str | None) -> torch.device:
+    """A device that can be used; by default the GPU if there is one."""
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name or best).device
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        there = "cpu" if best == "cpu" else "cpu or cuda"
+        what = "a CUDA device" if str(name).startswith("cuda") else "a device"
+        raise ValueError(
+            f"device must be {there} here, got '{name}', {what} that torch does not find; leave it out to use {best}"
+        ) from error
 
 
 def _read_decoding(path: Path) -> Decoding:
