@@ -85,6 +85,12 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
         translate_stream(tmp_path / "none", io.StringIO(), io.StringIO())
 
 
+@pytest.mark.parametrize("budget", [0, -5])
+def test_a_budget_that_no_sentence_fits_in_is_refused(budget: int, model: Path) -> None:
+    with pytest.raises(ValueError, match=f"max_tokens must be a whole number of 1 or more, got {budget}"):
+        translated(model, "one\n", max_tokens=budget)
+
+
 def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> None:
     folder = write_numbers(tmp_path / "numbers", train=40, valid=5, test=5)
     printed = io.StringIO()

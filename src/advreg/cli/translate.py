@@ -16,6 +16,7 @@ from rich.table import Table
 
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.cli.train import filled, leave_card
+from advreg.core.checks import check_whole
 from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
@@ -54,6 +55,8 @@ def translate_stream(
         device: cpu or cuda; by default cuda if there is one.
         errors: where progress is told; nowhere if not given.
     """
+    if max_tokens is not None:
+        check_whole("max_tokens", max_tokens, 1)
     quiet_libraries()
     translator = Translator.load(model, device)
     given = {"beam": beam, "length_penalty": length_penalty}
