@@ -17,6 +17,7 @@ from advreg.hf.decoding import Decoding
 from advreg.hf.models import ModelError
 from advreg.hf.subwords import SPECIAL, learn_subwords
 from advreg.hf.translator import Translator
+from advreg.recipes.textdata import DataError
 from advreg.record import TaskInfo
 from comparisons import run_record
 from number_words import SOURCE, TARGET, in_digits, in_words, write_numbers
@@ -83,6 +84,13 @@ def test_standard_streams_are_utf8_whatever_the_locale(model: Path) -> None:
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"must be the model folder of a translation run, got '.*none'"):
         translate_stream(tmp_path / "none", io.StringIO(), io.StringIO())
+
+
+def test_bytes_that_are_not_utf8_are_named_with_their_line(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translate, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ncaf\xe9 two\n"), encoding="ascii"))
+    with pytest.raises(DataError, match=r"input, line 3: must be UTF-8, got the byte 0xe9; convert it first \(iconv"):
+        translate.translate_standard_streams(model)
 
 
 @pytest.mark.parametrize("budget", [0, -5])

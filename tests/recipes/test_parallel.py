@@ -62,7 +62,7 @@ def test_files_of_different_length_are_named_with_their_counts(tmp_path: Path) -
 
 def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_bytes(b"fine\ncaf\xe9\n")
-    with pytest.raises(DataError, match=r"a\.en, line 2: must be UTF-8, got the byte 0xe9; convert the file"):
+    with pytest.raises(DataError, match=r"a\.en, line 2: must be UTF-8, got the byte 0xe9; convert it first"):
         read_lines(tmp_path / "a.en")
 
 

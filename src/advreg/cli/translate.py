@@ -20,12 +20,14 @@ from advreg.core.checks import check_whole
 from advreg.hf.ranks import is_first_process
 from advreg.hf.run import quiet_libraries
 from advreg.hf.translator import Translator
+from advreg.recipes.parallel import decoded
 from advreg.recipes.plans import choose_folder
 from advreg.recipes.translation import run_translation
 from advreg.recipes.translation_settings import read_translation_settings
 from advreg.record import RunRecord
 from advreg.report.words import metric_name
 
+_ESCAPE = "surrogateescape"  # bytes that are not UTF-8 become surrogates, from which they can be had again
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
 
@@ -76,9 +78,9 @@ def translate_stream(
 
 def translate_standard_streams(model: Path, **options: Any) -> int:
     """:func:`translate_stream` from stdin to stdout, UTF-8 whatever the locale, progress on stderr."""
-    for stream in (sys.stdin, sys.stdout):
+    for stream, errors in ((sys.stdin, _ESCAPE), (sys.stdout, "strict")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", newline="\n")  # only a line feed ends a line
+            stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")  # only a line feed ends a line
     return translate_stream(model, sys.stdin, sys.stdout, errors=sys.stderr, **options)
 
 
@@ -96,9 +98,10 @@ class _Counter:
 
 
 def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
-    lines = iter(source)
-    while part := list(islice(lines, size)):
-        yield [line.rstrip("\r\n") for line in part]
+    """Lines without their ends, so many at a time; bytes that a stream could not decode and escaped are refused."""
+    numbered = enumerate(source, start=1)
+    while part := list(islice(numbered, size)):
+        yield [decoded(line.encode("utf-8", _ESCAPE), "input", number).rstrip("\r\n") for number, line in part]
 
 
 # ---- training

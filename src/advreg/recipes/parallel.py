@@ -199,16 +199,17 @@ def read_lines(path: Path, flag: str = "") -> list[str]:
     lines = content.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    return [_decoded(line, path, number) for number, line in enumerate(lines, start=1)]
+    return [decoded(line, path, number) for number, line in enumerate(lines, start=1)]
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def decoded(line: bytes, path: Path | str, number: int) -> str:
+    """A line's text; one that is not UTF-8 is an error that names where it came from, and its number."""
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}, line {number}: must be UTF-8, got the byte {error.object[error.start]:#04x}; "
-            "convert the file (iconv -t UTF-8)"
+            "convert it first (iconv -t UTF-8)"
         ) from error
 
 
