@@ -44,6 +44,21 @@ def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:
         printed(folder, {"status": ["done"]})
 
 
+def test_programs_can_find_runs_of_two_studies_by_name_and_by_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for study in ("st", "sttr"):
+        save(tmp_path / "runs" / study / "arch" / "default" / "seed-0", made_up())
+    list_runs(Path("runs"), {}, "run", False, "json", Console())
+    found = json.loads(capsys.readouterr().out)
+    assert [line["run"] for line in found] == ["st/arch/default/seed-0", "sttr/arch/default/seed-0"]
+    paths = ["runs/st/arch/default/seed-0", "runs/sttr/arch/default/seed-0"]
+    assert [line["path"] for line in found] == paths
+    list_runs(Path("runs"), {}, "run", False, "csv", Console())
+    assert [row["path"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == paths
+
+
 def test_json_and_csv_can_be_read_by_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     list_runs(folder, {"method": ["arch"]}, "run", False, "json", Console())
     (line,) = json.loads(capsys.readouterr().out)

@@ -46,6 +46,31 @@ def test_a_study_brings_its_runs(tmp_path: Path) -> None:
     assert len(found.runs) == 1
 
 
+def test_names_that_would_repeat_are_longer_by_what_tells_them_apart_and_no_others(tmp_path: Path) -> None:
+    for study in ("one", "two"):
+        save(tmp_path / study / "arch" / "default" / "seed-0", made_up())
+        cut = tmp_path / study / "arch" / "cut" / "seed-0" / "record.json"
+        cut.parent.mkdir(parents=True)
+        cut.write_text('{"checksum": ')
+    save(tmp_path / "two" / "arch" / "ema=0" / "seed-0", made_up())
+    for folder in (
+        tmp_path / "two" / "arch" / "waiting" / "seed-0",
+        tmp_path / "b" / "two" / "arch" / "ema=0" / "seed-0",
+    ):
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps({"method": "arch", "seed": 0}))
+    found = gather([tmp_path])
+    top = tmp_path.name
+    assert [run.name for run in found.runs] == [
+        *("one/arch/default/seed-0", "two/arch/default/seed-0"),
+        f"{top}/two/arch/ema=0/seed-0",
+    ]
+    assert [run.name for run in found.unfinished] == ["b/two/arch/ema=0/seed-0", "arch/waiting/seed-0"]
+    assert [each.name for each in found.unreadable] == [
+        f"{study}/arch/cut/seed-0/record.json" for study in ("one", "two")
+    ]
+
+
 def test_a_run_without_a_record_is_unfinished(tmp_path: Path) -> None:
     (tmp_path / "smart-seed3").mkdir()
     (tmp_path / "smart-seed3" / "plan.json").write_text(json.dumps({"method": "smart", "seed": 3}))

@@ -42,6 +42,10 @@ def test_a_line_says_what_was_run_what_came_out_and_in_what_it_differs(listed: l
     assert (listed[4].status, listed[4].method, listed[4].seed) == ("unfinished", "freelb", 5)
 
 
+def test_a_line_says_where_its_run_is(listed: list[Line], tmp_path: Path) -> None:
+    assert [line.path for line in listed] == [str(tmp_path / name) for name in "abcdf"]
+
+
 def test_runs_for_tuning_are_listed_if_they_are_asked_for(listed: list[Line], tmp_path: Path) -> None:
     assert ends(lines(gather([tmp_path]), main_metrics, tuning=True)) == list("abcdef")
 

@@ -49,6 +49,14 @@ def test_whatever_has_no_result_is_listed_with_its_reason(tmp_path: Path) -> Non
     assert len(sheet.rows) == 3
 
 
+def test_failures_of_two_comparisons_are_told_apart(tmp_path: Path) -> None:
+    record = comparison({"rte": ["accuracy"]}, ["smart"], [0], errors={("rte", "smart", 0): "killed"})
+    for folder in ("one", "two"):
+        record.save(tmp_path / folder)
+    (sheet,) = parts_of(sections_of(tmp_path)["failed"], Sheet)
+    assert [row[0] for row in sheet.rows] == ["one/rte/smart/seed-0", "two/rte/smart/seed-0"]
+
+
 def test_several_contests_have_headings_and_one_has_none(tmp_path: Path) -> None:
     save(tmp_path / "x", made_up())
     assert parts_of(sections_of(tmp_path)["scores"], Heading) == []

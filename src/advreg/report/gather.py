@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _NAME_PARTS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has a record; ``name`` is the end of its folder's path."""
+    """A run that has a record; ``name`` is the end of its folder's path, which no other run has."""
 
     name: str
     folder: Path
@@ -41,6 +41,7 @@ class Unfinished:
     """A run that was begun and has no record: it is still going on, or was stopped."""
 
     name: str
+    folder: Path
     method: str
     seed: int | None
 
@@ -50,6 +51,7 @@ class Unreadable:
     """A file that looks like a record and cannot be read, and why."""
 
     name: str
+    path: Path
     reason: str
 
 
@@ -91,7 +93,17 @@ def gather(places: Iterable[Path]) -> Gathered:
                 f"'{place}' holds no records; give folders of runs of `advreg train`, `compare` or `study`, or the "
                 "files of `advreg probe` and `bench`"
             )
+    _tell_apart(found)
     return found
+
+
+def _tell_apart(found: Gathered) -> None:
+    """Lengthen names that repeat."""
+    names = short_names([*(run.folder for run in found.runs), *(run.folder for run in found.unfinished)])
+    found.runs = [replace(run, name=names[run.folder]) for run in found.runs]
+    found.unfinished = [replace(run, name=names[run.folder]) for run in found.unfinished]
+    files = short_names([each.path for each in found.unreadable])
+    found.unreadable = [replace(each, name=files[each.path]) for each in found.unreadable]
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -126,7 +138,7 @@ def _take(path: Path, found: Gathered, seen: set[Path], strict: bool) -> None:
     except RecordError as error:
         if strict:
             raise
-        found.unreadable.append(Unreadable(short_name(path), f"{error.field or ''} {error.problem}".strip()))
+        found.unreadable.append(Unreadable(short_name(path), path, f"{error.field or ''} {error.problem}".strip()))
     seen.add(path.resolve())
 
 
@@ -149,15 +161,36 @@ def _kind(path: Path) -> str | None:
 
 def _unfinished(path: Path) -> Unfinished:
     facts: dict[str, Any] = json.loads(path.read_bytes())
-    seed = facts.get("seed")
-    return Unfinished(short_name(path.parent), str(facts["method"]), seed if isinstance(seed, int) else None)
+    seed, folder = facts.get("seed"), path.parent
+    return Unfinished(short_name(folder), folder, str(facts["method"]), seed if isinstance(seed, int) else None)
 
 
-def short_name(path: Path) -> str:
+def short_name(path: Path, parts: int = _NAME_PARTS) -> str:
     """The end of a path, which a page may show: nothing of the machine is in it.
 
     Example:
         >>> short_name(Path("/home/somebody/runs/compare/rte/arch/seed-0"))
         'rte/arch/seed-0'
     """
-    return "/".join(path.absolute().parts[-_NAME_PARTS:])
+    return "/".join(path.absolute().parts[-parts:])
+
+
+def short_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """The short name of each path; those that would have the same are longer by what tells them apart.
+
+    Example:
+        >>> paths = [Path("/runs/a/rte/arch/0"), Path("/runs/b/rte/arch/0"), Path("/runs/b/rte/smart/0")]
+        >>> list(short_names(paths).values())
+        ['a/rte/arch/0', 'b/rte/arch/0', 'rte/smart/0']
+    """
+    alike: dict[str, set[Path]] = {}
+    for path in (paths := list(paths)):
+        alike.setdefault(short_name(path), set()).add(path.absolute())
+    return {path: short_name(path, _parts_needed(alike[short_name(path)])) for path in paths}
+
+
+def _parts_needed(paths: set[Path]) -> int:
+    parts = _NAME_PARTS
+    while len({short_name(path, parts) for path in paths}) < len(paths):
+        parts += 1
+    return parts

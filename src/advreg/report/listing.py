@@ -11,7 +11,7 @@ from typing import Any
 from advreg.recipes.compare_record import score_of, seconds_of
 from advreg.record import RunRecord
 from advreg.report.contests import MainMetrics, settings_of, varying_options
-from advreg.report.gather import Gathered
+from advreg.report.gather import Gathered, Run
 from advreg.report.render import Sheet
 from advreg.report.words import NOTHING, duration, value_text
 
@@ -24,7 +24,7 @@ class Line:
     """A run.
 
     Args:
-        run: the end of its folder's path.
+        run: the end of its folder's path, as long as no other listed run has it too.
         task, model, method, seed: what was run.
         status: finished, failed or unfinished (still running, or stopped).
         score: the mean of the task's main metrics, in percent.
@@ -33,6 +33,7 @@ class Line:
         started: in UTC.
         settings: options in which it differs from other listed runs of its method.
         error: why it failed.
+        path: its folder; begins with the one that was searched, as it was given.
     """
 
     run: str
@@ -47,6 +48,7 @@ class Line:
     started: str = ""
     settings: str = ""
     error: str = ""
+    path: str = ""
 
 
 SORTED_BY = tuple(field.name for field in fields(Line) if field.name not in ("settings", "error", "metric"))
@@ -56,8 +58,10 @@ def lines(found: Gathered, main_metrics: MainMetrics, tuning: bool = False) -> l
     """All runs; those that only served to choose settings if ``tuning``."""
     runs = [run for run in found.runs if tuning or not run.is_tuning]
     differences = _differences([run.record for run in runs])
-    listed = [_line(run.name, run.record, main_metrics, differences[run.record.method.name]) for run in runs]
-    waiting = [Line(run=run.name, method=run.method, seed=run.seed) for run in found.unfinished]
+    listed = [_line(run, main_metrics, differences[run.record.method.name]) for run in runs]
+    waiting = [
+        Line(run=run.name, method=run.method, seed=run.seed, path=run.folder.as_posix()) for run in found.unfinished
+    ]
     return listed + waiting
 
 
@@ -69,13 +73,14 @@ def _differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
     return {method: [names[0] for names in varying_options(mine)] for method, mine in by_method.items()}
 
 
-def _line(name: str, record: RunRecord, main_metrics: MainMetrics, different: Sequence[str]) -> Line:
+def _line(run: Run, main_metrics: MainMetrics, different: Sequence[str]) -> Line:
+    record = run.record
     metrics = record.outcome.metrics
     main = main_metrics(record.task.name, metrics)
     settings = settings_of(record)
     done = record.outcome.status == "finished"
     return Line(
-        run=name,
+        run=run.name,
         task=record.task.name,
         model=record.model.name,
         method=record.method.name,
@@ -87,6 +92,7 @@ def _line(name: str, record: RunRecord, main_metrics: MainMetrics, different: Se
         started=record.started,
         settings=", ".join(f"{option} {value_text(settings.get(option))}" for option in different),
         error=record.outcome.error or "",
+        path=run.folder.as_posix(),
     )
 
 

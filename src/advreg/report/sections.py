@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from advreg.recipes.compare_record import seconds_of
 from advreg.record import RunRecord
 from advreg.report.contests import Contest, MainMetrics, contests, settings_of
-from advreg.report.gather import Gathered, Run, short_name
+from advreg.report.gather import Gathered, Run, short_names
 from advreg.report.health_parts import health_parts, token_section
 from advreg.report.parts import Folded, Heading, Part, Section, Tiles
 from advreg.report.render import Sheet
@@ -167,11 +167,10 @@ def _failures(found: Gathered) -> Section:
         for variant in made.variants
         for run in variant.runs
     ]
-    rows += [
-        [short_name(folder), "run", "failed", error]
-        for folder, error in (*compared, *studied)
-        if error is not None and folder not in recorded
-    ]
+    errors = [(folder, error) for folder, error in (*compared, *studied) if error is not None]
+    others = {folder: error for folder, error in errors if folder not in recorded}
+    names = short_names(others)
+    rows += [[names[folder], "run", "failed", error] for folder, error in others.items()]
     rows += [[run.name, "run", "unfinished", "still running, or stopped"] for run in found.unfinished]
     rows += [[each.name, "file", "unreadable", each.reason] for each in found.unreadable]
     sheet = Sheet("Runs without a result, and why.", ["run", "kind", "status", "reason"], rows)
