@@ -44,6 +44,20 @@ def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:
         printed(folder, {"status": ["done"]})
 
 
+@pytest.mark.parametrize(("field", "given", "there"), [
+    ("method", "archh", r"\(did you mean 'arch'\?\); there are arch, smart, standard$"),
+    ("task", "review", r"\(did you mean 'reviews'\?\); there are reviews$"),
+])  # fmt: skip
+def test_a_name_that_nothing_has_is_refused(field: str, given: str, there: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{field} must be one that a run has, got '{given}' {there}"):
+        printed(folder, {field: [given]})
+
+
+def test_a_method_or_task_that_was_not_run_yet_has_no_runs(folder: Path) -> None:
+    assert "0 of 3 runs" in printed(folder, {"method": ["freelb"]})
+    assert "0 of 3 runs" in printed(folder, {"task": ["rte"]})
+
+
 def test_programs_can_find_runs_of_two_studies_by_name_and_by_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

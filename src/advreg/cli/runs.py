@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from advreg.recipes.understanding import main_metrics
+from advreg.methods import registry
+from advreg.methods.base import suggest
+from advreg.recipes.parallel import CORPORA
+from advreg.recipes.settings import DOCSTRINGS
+from advreg.recipes.understanding import TASKS, main_metrics
 from advreg.report.gather import gather
-from advreg.report.listing import STATUSES, chosen, lines, ordered, sheet_of, to_csv
+from advreg.report.listing import STATUSES, Line, chosen, lines, ordered, sheet_of, to_csv
 from advreg.report.render import Sheet, to_rich
 from advreg.report.words import counted
 
@@ -38,6 +42,8 @@ def list_runs(
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got '{status}'")
     found = gather([folder])
     all_lines = lines(found, main_metrics, tuning)
+    _refuse_unknown("method", wanted, all_lines, registry)
+    _refuse_unknown("task", wanted, all_lines, (DOCSTRINGS, *TASKS, *CORPORA))
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
         print(json.dumps([dataclasses.asdict(line) for line in listed], indent=1, ensure_ascii=False))
@@ -54,6 +60,19 @@ def list_runs(
         console.print(f"unreadable: {problem.name}: {problem.reason}", highlight=False, markup=False, soft_wrap=True)
     told = f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"
     console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def _refuse_unknown(
+    field: str, wanted: Mapping[str, Sequence[Any]], all_lines: Sequence[Line], known: Container[str]
+) -> None:
+    """A name that no run has is answered with an empty list if it is a known one, and is a mistake if it is not."""
+    there = sorted({getattr(line, field) for line in all_lines} - {""})
+    for name in wanted.get(field, ()):
+        if name not in there and name not in known:
+            raise ValueError(
+                f"{field} must be one that a run has, got '{name}'{suggest(name, there)}; "
+                f"there are {', '.join(there) or 'none'}"
+            )
 
 
 def _print_table(sheet: Sheet, console: Console) -> None:
