@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,39 @@ def test_the_table_is_sorted_and_reasons_stand_below_it(folder: Path) -> None:
     assert "smart-seed0: [bold]no memory" in out
     assert out.rstrip().endswith(f"3 of 3 runs in {folder}")
     assert "started" in out
-    assert "started" not in printed(folder, width=80)
+
+
+def unlike(folder: Path, models: int = 1) -> list[str]:
+    """A dozen runs that differ in many ways, in a folder; returns their names."""
+    for number in range(12):
+        options = {f"option_{prime}": number * number % prime for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)}
+        record = made_up(
+            seed=number,
+            settings={"radius": number / 10, "neighbours": number % 2 + 1, **options},
+            task=f"task-{number % models}",
+            model=f"somebody/a-model-of-some-size-{number % models}",
+            more={"weight_decay": number / 10},
+        )
+        save(folder / "study" / "arch" / f"radius={number / 10},neighbours=5" / f"seed-{number}", record)
+    return [f"arch/radius={number / 10},neighbours=5/seed-{number}" for number in range(12)]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+@pytest.mark.parametrize("models", [1, 6])
+def test_at_any_width_every_row_says_which_run_it_is_in_a_few_lines(tmp_path: Path, width: int, models: int) -> None:
+    names = unlike(tmp_path, models)
+    table = re.split("no room|12 of 12 runs", printed(tmp_path, width=width))[0].splitlines()
+    assert max(map(len, table)) <= width
+    assert len(table) <= 12 * (10 if width < 80 else 6)
+    for name in names:  # a long one is folded
+        assert any(line.lstrip().startswith(name[:24]) for line in table)
+
+
+def test_columns_are_left_out_from_the_least_important_on_and_told(tmp_path: Path) -> None:
+    unlike(tmp_path, models=6)
+    told = "no room for started, training, model: widen the terminal, or use --json or --csv\n"
+    assert told in printed(tmp_path, width=80)
+    assert "no room" not in printed(tmp_path, width=400)
 
 
 def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:

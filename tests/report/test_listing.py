@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from advreg.report.gather import gather
-from advreg.report.listing import Line, chosen, lines, ordered, sheet_of, to_csv
+from advreg.report.listing import Line, chosen, lines, ordered, sheet_of, to_csv, with_brief_settings
 from report_runs import made_up, save
+
+DEFAULTS = {"ema": 0.01, "neighbours": 1, "radius": 0.3}
 
 
 def main_metrics(task: str, metrics: object) -> Sequence[str]:
@@ -54,6 +56,43 @@ def test_every_named_field_must_have_one_of_the_wanted_values(listed: list[Line]
     assert ends(chosen(listed, {"method": ["arch", "standard"], "task": ["reviews"]})) == ["a", "c"]
     assert ends(chosen(listed, {"method": [], "seed": [0]})) == ["a", "b"]
     assert ends(chosen(listed, {"status": ["failed", "unfinished"]})) == ["d", "f"]
+
+
+def test_people_are_told_what_differs_between_listed_runs_of_a_kind_and_is_not_at_its_default(tmp_path: Path) -> None:
+    for name, task, options, training in (
+        ("a", "reviews", {"neighbours": 7}, {}),
+        ("b", "reviews", {"ema": 0.5}, {"save_steps": 7, "save_strategy": "no", "weight_decay": 0.1}),
+        ("c", "reviews", {}, {"save_strategy": "epoch", "weight_decay": 0.1}),
+        ("d", "mrpc", {"radius": 7.0}, {}),  # alone on its task: nothing to be told apart from
+    ):
+        save(tmp_path / name, made_up(task=task, settings={**DEFAULTS, **options}, more=training))
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "arch", "seed": 5}))
+    found = gather([tmp_path])
+    listed = lines(found, main_metrics)
+    brief = with_brief_settings(listed, found, lambda _: DEFAULTS)
+    assert [line.settings for line in brief] == [
+        "neighbours 7",
+        "ema 0.5, weight_decay 0.1",
+        "weight_decay 0.1",
+        "",
+        "",
+    ]
+    assert "settings" in sheet_of(brief).header
+    alone = chosen(listed, {"path": [listed[0].path, listed[2].path]})
+    assert [line.settings for line in with_brief_settings(alone, found, lambda _: DEFAULTS)] == [
+        "neighbours 7",
+        "weight_decay 0.1",
+    ]
+
+
+def test_a_setting_that_one_of_two_runs_has_is_not_said_of_both(tmp_path: Path) -> None:
+    save(tmp_path / "a", made_up(settings={**DEFAULTS, "ema": 0.5}))
+    save(tmp_path / "b", made_up(settings=DEFAULTS))
+    found = gather([tmp_path])
+    sheet = sheet_of(with_brief_settings(lines(found, main_metrics), found, lambda _: DEFAULTS))
+    assert "ema" not in sheet.caption
+    assert [row[sheet.header.index("settings")] for row in sheet.rows] == ["ema 0.5", "–"]
 
 
 def test_lines_are_sorted_by_a_field_and_those_without_it_come_last_either_way(listed: list[Line]) -> None:

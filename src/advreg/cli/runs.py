@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
-from advreg.methods import registry
+from advreg.methods import describe, registry
 from advreg.methods.base import suggest
 from advreg.recipes.parallel import CORPORA
-from advreg.recipes.settings import DOCSTRINGS
+from advreg.recipes.settings import DOCSTRINGS, TrainSettings
 from advreg.recipes.understanding import TASKS, main_metrics
 from advreg.report.gather import gather
-from advreg.report.listing import STATUSES, Line, chosen, lines, ordered, sheet_of, to_csv
+from advreg.report.listing import STATUSES, Line, chosen, lines, ordered, sheet_of, to_csv, with_brief_settings
 from advreg.report.render import Sheet, to_rich
-from advreg.report.words import counted
+from advreg.report.words import NOTHING, counted
 
-_WIDTH_OF_NAMES = 24
-_WIDTH_FOR_TIMES = 110  # of a terminal, for a column of when runs began
+_WIDTH_OF_NAMES = 32  # at least, where names are that long, before columns are left out for them
+_LENGTH_OF_SETTINGS = 120  # where they stand below a name
+_UNLIMITED = 10_000
+_LEAST_FIRST = ("started", "training", "model", "seed", "method", "task", "status")  # names of runs tell much of it
 
 
 def list_runs(
@@ -46,13 +50,13 @@ def list_runs(
     _refuse_unknown("task", wanted, all_lines, (DOCSTRINGS, *TASKS, *CORPORA))
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
-        print(json.dumps([dataclasses.asdict(line) for line in listed], indent=1, ensure_ascii=False))
+        print(json.dumps([asdict(line) for line in listed], indent=1, ensure_ascii=False))
         return
     if form == "csv":
         print(to_csv(listed), end="")
         return
     if listed:
-        _print_table(sheet_of(listed), console)
+        _print_table(sheet_of(with_brief_settings(listed, found, _defaults)), console)
     for line in listed:
         if line.error:
             console.print(f"{line.run}: {line.error}", highlight=False, markup=False, soft_wrap=True)
@@ -75,15 +79,69 @@ def _refuse_unknown(
             )
 
 
+def _defaults(method: str) -> dict[str, Any]:
+    """The options of a method as they are if none is given, with settings that all tasks share."""
+    options = describe(method) if method in registry else []
+    shared = {"site": TrainSettings.site, "precision": TrainSettings.precision}
+    return {**shared, **{option.name: option.default for option in options}}
+
+
 def _print_table(sheet: Sheet, console: Console) -> None:
+    """At any width every row says which run it is: settings go below its name, and columns are left out, if need be."""
     if sheet.caption:
         console.print(sheet.caption, highlight=False, markup=False)
+    left_out = []
+    if _width(sheet, console) > console.width:
+        sheet = _settings_below(sheet)
+    for name in _LEAST_FIRST:
+        if name in sheet.header and _width(sheet, console) > console.width:
+            sheet = _without(sheet, name)
+            left_out.append(name)
+    console.print(_table(sheet))
+    if left_out:
+        told = f"no room for {', '.join(left_out)}: widen the terminal, or use --json or --csv"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(sheet: Sheet) -> Table:
     table = to_rich(sheet)
     for column in table.columns:
         words = column.header in ("run", "settings")
         column.no_wrap, column.overflow, column.justify = not words, "fold", "left" if words else column.justify
-        if column.header == "run":
-            column.min_width = _WIDTH_OF_NAMES
-    if console.width < _WIDTH_FOR_TIMES and table.columns[-1].header == "started":
-        table.columns.pop()
-    console.print(table)
+    return table
+
+
+def _width(sheet: Sheet, console: Console) -> int:
+    """Columns of the terminal that a table needs, if long names of runs are folded."""
+    table = _table(sheet)
+    table.columns[sheet.header.index("run")].max_width = _WIDTH_OF_NAMES
+    return Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
+
+
+def _settings_below(sheet: Sheet) -> Sheet:
+    """Settings below the names of runs, instead of beside them."""
+    if "settings" not in sheet.header:
+        return sheet
+    run, settings = sheet.header.index("run"), sheet.header.index("settings")
+    rows = [list(row) for row in sheet.rows]
+    for row in rows:
+        if row[settings] != NOTHING:
+            row[run] += f"\n{_shortened(row[settings])}"
+    return _without(replace(sheet, rows=rows), "settings")
+
+
+def _shortened(settings: str) -> str:
+    """The first of the settings, and how many more there are; all of them if that is not long."""
+    told = settings.split(", ")
+    kept = [each for number, each in enumerate(told) if len(", ".join(told[: number + 1])) <= _LENGTH_OF_SETTINGS]
+    return ", ".join([*kept, f"{len(told) - len(kept)} more"]) if len(kept) < len(told) else settings
+
+
+def _without(sheet: Sheet, name: str) -> Sheet:
+    kept = [number for number, column in enumerate(sheet.header) if column != name]
+    return Sheet(
+        sheet.caption,
+        [sheet.header[number] for number in kept],
+        [[row[number] for number in kept] for row in sheet.rows],
+        frozenset((row, kept.index(column)) for row, column in sheet.bold if column in kept),
+    )

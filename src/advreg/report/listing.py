@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from advreg.recipes.compare_record import score_of, seconds_of
@@ -15,7 +15,10 @@ from advreg.report.gather import Gathered, Run
 from advreg.report.render import Sheet
 from advreg.report.words import NOTHING, duration, value_text
 
-_SHARED = ("task", "model", "method", "settings", "seed", "status")
+_SHARED = ("task", "model", "method", "seed", "status")
+_NO_MATTER = (  # beginnings of training fields that change nothing in a run, or that epochs and batch_size tell
+    *("save_", "eval_", "logging_", "dataloader_", "per_device_", "report_to", "disable_tqdm", "num_train_epochs"),
+)
 STATUSES = ("finished", "failed", "unfinished")
 
 
@@ -31,7 +34,7 @@ class Line:
         metric: their names.
         seconds: of its training steps.
         started: in UTC.
-        settings: options in which it differs from other listed runs of its method.
+        settings: options in which it differs from other runs of its method.
         error: why it failed.
         path: its folder; begins with the one that was searched, as it was given.
     """
@@ -90,10 +93,54 @@ def _line(run: Run, main_metrics: MainMetrics, different: Sequence[str]) -> Line
         metric=", ".join(main),
         seconds=seconds_of(record) if done else None,
         started=record.started,
-        settings=", ".join(f"{option} {value_text(settings.get(option))}" for option in different),
+        settings=_text({option: settings.get(option) for option in different}),
         error=record.outcome.error or "",
         path=run.folder.as_posix(),
     )
+
+
+def _text(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value_text(value)}" for name, value in options.items())
+
+
+def with_brief_settings(
+    listed: Sequence[Line], found: Gathered, defaults: Callable[[str], Mapping[str, Any]]
+) -> list[Line]:
+    """The lines with no more settings than people need to tell them apart.
+
+    Those are what differs between the listed runs of a task, a model and a method, is not at its default, and matters
+    for what is computed.
+
+    Args:
+        listed: some of the lines.
+        found: what they were made of.
+        defaults: the usual settings of a method, by its name.
+    """
+    records = {run.folder.as_posix(): run.record for run in found.runs}
+    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for line in listed:
+        if line.path in records:
+            groups.setdefault(_kind(line), []).append(records[line.path])
+    different = {kind: {name for names in varying_options(mine) for name in names} for kind, mine in groups.items()}
+    return [
+        replace(line, settings=_text(_told(records[line.path], different[_kind(line)], defaults(line.method))))
+        if line.path in records
+        else line
+        for line in listed
+    ]
+
+
+def _kind(line: Line) -> tuple[str, str, str]:
+    return line.task, line.model, line.method
+
+
+def _told(record: RunRecord, names: Container[str], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these options that matter and are not as usual."""
+    return {
+        name: value
+        for name, value in settings_of(record).items()
+        if name in names and value != usual.get(name) and not name.startswith(_NO_MATTER)
+    }
 
 
 def chosen(all_lines: Sequence[Line], wanted: Mapping[str, Sequence[Any]]) -> list[Line]:
