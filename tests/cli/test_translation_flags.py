@@ -61,6 +61,7 @@ def test_a_translation_is_told_by_its_task_in_flags_or_file(tmp_path: Path) -> N
     assert not is_translation(None, {})
     assert is_translation(None, {"train_source": "train.en"})
     assert not is_translation(None, {"train_source": "train.en", "task": "rte"})
+    assert is_translation(None, {"train_source": "train.en", "task": "translatoin"})  # refused as a task, with a hint
 
 
 def test_help_does_not_wait_for_transformers() -> None:

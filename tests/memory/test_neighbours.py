@@ -303,7 +303,7 @@ def test_an_unknown_method_is_refused() -> None:
 
 def test_faiss_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"):
+    with pytest.raises(ValueError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"):
         search(torch.randn(2, 2), torch.randn(2, 2), 1, "faiss")
 
 

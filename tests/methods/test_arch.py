@@ -1,5 +1,6 @@
 import math
 import re
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -366,6 +367,22 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
         setting("bert", cache_fraction=0.1)
     with pytest.raises(ValueError, match=r"neighbours must be at most the number of cached samples \(3\), got 4"):
         setting("bert", neighbours=4)
+
+
+def test_what_the_samples_or_the_machine_do_not_allow_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create("arch", cache_fraction=0.5, neighbours=3, cache_folder=str(tmp_path)).require(6)
+    create("arch", cache_fraction=1.0, neighbours=9).require(6)  # nobody borrows
+    with pytest.raises(ValueError, match=r"cache_fraction 0\.1 of 6 samples caches none; make it"):
+        create("arch").require(6)
+    with pytest.raises(ValueError, match=r"at most the number of cached samples \(3 of 6\), got 4; lower neighbours"):
+        create("arch", cache_fraction=0.5, neighbours=4).require(6)
+    with pytest.raises(ValueError, match=r"cache_folder must be a folder, got '.*none'; make it, or leave it out"):
+        create("arch", cache_folder=str(tmp_path / "none")).require(60)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ValueError, match="neighbour_search 'faiss' needs faiss"):
+        create("arch", neighbour_search="faiss").require(60)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,11 @@ def test_a_run_goes_on_with_the_facts_it_was_started_with(tmp_path: Path) -> Non
     half.write_text("{")  # as a kill leaves it
     agree("arch-seed0", tmp_path / "arch-seed0", FACTS, resume=True)
     assert not half.exists()
-    told = r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Resume with the same .*; the run is in '.*arch-seed0'$"
-    with pytest.raises(SettingsError, match=told):
+    told = r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Resume with the same .*; the run is in '.*arch-seed0'"
+    with pytest.raises(SettingsError, match=told + ", of which nothing is kept yet: delete it to start anew$"):
+        agree("arch-seed0", tmp_path / "arch-seed0", {**FACTS, "epochs": 4}, resume=True)
+    (tmp_path / "arch-seed0" / "checkpoint-3").mkdir()
+    with pytest.raises(SettingsError, match=told + "$"):
         agree("arch-seed0", tmp_path / "arch-seed0", {**FACTS, "epochs": 4}, resume=True)
 
 

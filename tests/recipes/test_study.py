@@ -117,7 +117,14 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(flags: dict[str, Any], t
             "[site]\nsite = ['tokens', 'nowhere']",
             "arch/site=nowhere cannot be run: site 'nowhere' is no module of",
         ),
-        ("[few]\ncache_fraction = [0.01]", "arch/cache_fraction=0.01 needs 1 cached samples, and 0.01 of 40 are 0"),
+        (
+            "[few]\ncache_fraction = [0.01]",
+            "arch/cache_fraction=0.01 cannot be run: cache_fraction 0.01 of 40 samples caches none",
+        ),
+        (
+            "[many]\nneighbours = [1, 30]",
+            r"arch/neighbours=30 cannot be run: neighbours must be at most .* \(\d+ of 40\)",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_written(
@@ -173,7 +180,7 @@ def test_a_stopped_study_goes_on_without_repeating_a_run_and_ends_alike(flags: d
     }
     with pytest.raises(SettingsError, match=r"seed-0 cannot go on, .*: epochs was 3, is 4\. Resume with the same data"):
         Study(asked(flags, "refresh", **{**SMALL, "epochs": "4"}), tmp_path / "parts")
-    with pytest.raises(SettingsError, match=r"changed: options was .*'weight': 1\.0.* is .*'weight': 2\.0"):
+    with pytest.raises(SettingsError, match=r"changed: weight was 1\.0, is 2\.0\."):
         Study(asked(flags, "refresh", **SMALL, weight="2"), tmp_path / "parts")
 
 

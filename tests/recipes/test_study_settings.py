@@ -16,7 +16,6 @@ from advreg.recipes.study_settings import (
     StudySettings,
     choose_folder,
     read_study,
-    too_few_samples,
     write_grid,
 )
 
@@ -123,15 +122,6 @@ def test_another_method_can_be_studied_and_is_not_its_own_baseline() -> None:
     assert settings.baselines == ("standard",)
     assert {variant.method for variant in settings.variants().values()} == {"smart", "standard"}
     assert asked("radius", baselines=[]).baselines == ()
-
-
-def test_too_small_a_cache_set_is_found_before_any_run() -> None:
-    settings = asked("fraction", "neighbours", cache_fraction="0.1")
-    assert too_few_samples(settings.variants().values(), 50) == [
-        "arch/cache_fraction=0.01 needs 1 cached samples, and 0.01 of 50 are 0",
-        "arch/neighbours=10 needs 10 cached samples, and 0.1 of 50 are 5",
-    ]
-    assert too_few_samples(settings.variants().values(), 100) == []
 
 
 # ---- files and mistakes

@@ -129,8 +129,9 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
 
 
 def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: TranslationSettings) -> None:
-    quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
-    record, _ = carry_out(quick)
+    quick = dataclasses.replace(settings, methods=("standard",), epochs=1, weights="average", average=3)
+    record, said = carry_out(quick)
+    assert "average must be 1 or less with so few validations, got 3: all are averaged" in said
     with pytest.raises(SettingsError, match="holds runs already; add --resume"):
         carry_out(quick)
     again, said = carry_out(quick, resume=True)

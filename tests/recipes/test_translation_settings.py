@@ -61,6 +61,7 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
         ({**FOLDER, "beam": 0}, "beam must be 1 or more, got 0"),
         ({**FOLDER, "max_ratio": 0.5}, r"max_ratio must be 1 or more, got 0\.5"),
         ({**FOLDER, "model_dropout": 1.0}, r"model_dropout must be at least 0 and below 1, got 1\.0"),
+        ({**FOLDER, "character_coverage": 0.0}, r"character_coverage must be above 0 and at most 1, got 0\.0"),
         ({**FOLDER, "warmup_steps": -1}, "warmup_steps must be 0 or more, got -1"),
         ({**FOLDER, "learning_rate": 0.0}, r"learning_rate must be positive, got 0\.0"),
         ({**FOLDER, "seeds": (1, 1)}, r"seeds must be different numbers, at least one, got \[1, 1\]"),
@@ -68,6 +69,8 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
         ({**FOLDER, "options": {"smrt": {}}}, r"options are given for the method 'smrt' \(did you mean 'smart'\?\)"),
         ({**FOLDER, "clip_norm": float("nan")}, "clip_norm must be 0 or more, got nan"),
         ({**FOLDER, "methods": ("smrt",)}, r"unknown method 'smrt' \(did you mean 'smart'\?\)"),
+        ({**FOLDER, "training": {"weight_decay": 3}}, "has a setting of its own; use --weight-decay instead"),
+        ({**FOLDER, "training": {"max_grad_norm": 3}}, "has a setting of its own; use --clip-norm instead"),
         ({**FOLDER, "training": {"warmup_steps": 3}}, "has a setting of its own; use --warmup-steps instead"),
     ],
 )

@@ -11,17 +11,19 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from advreg.methods.coerce import type_text
-from advreg.recipes.settings import TrainSettings, read_toml
+from advreg.recipes.settings import DOCSTRINGS, FILES, TrainSettings, read_toml
 from advreg.recipes.translation_settings import TASKS, TranslationSettings
+from advreg.recipes.understanding import TASKS as UNDERSTANDING
 
 _PANEL = "Translation (--task translation, or a known corpus)"
 _NO_FLAG = ("options", "training")
 
 
 def is_translation(config: Path | None, given: Mapping[str, Any]) -> bool:
-    """Is a translation task asked for, by flag or by config file?"""
+    """Is a translation task asked for, by flag or by config file? What has its text, if no known task is named."""
     values = {**(read_toml(config) if config is not None else {}), **given}
-    return "train_source" in values if "task" not in values else values["task"] in TASKS
+    task = values.get("task")
+    return task in TASKS or ("train_source" in values and task not in (DOCSTRINGS, FILES, *UNDERSTANDING))
 
 
 def with_translation_flags(command: Callable[..., None]) -> Callable[..., None]:

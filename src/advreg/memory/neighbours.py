@@ -245,7 +245,7 @@ def nearest_by_faiss(
     the same.
     """
     _check_count(count, len(anchors))
-    faiss = _faiss()
+    faiss = require_faiss()
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(torch.get_num_threads())
     try:
@@ -278,7 +278,7 @@ def faiss_index(anchors: Any) -> Any:
     exactly; for 98.4 / 100 % among 45 000, 3 to 4 times as fast; for 97.1 / 98.8 % among 130 000, 7 to 10 times. The
     index takes 3, 5 and 13 seconds to make.
     """
-    faiss = _faiss()
+    faiss = require_faiss()
     size, width = anchors.shape
     groups = f"IVF{min(round(2 * math.sqrt(size)), size // 39)}"  # k-means wants 39 anchors a group
     kind = "Flat" if size < 4096 else f"{groups},PQ{width // 2}x4fs,RFlat"
@@ -291,12 +291,14 @@ def faiss_index(anchors: Any) -> Any:
     return index
 
 
-def _faiss() -> Any:
+def require_faiss() -> Any:
+    """The library faiss; where it is not installed, the search by it is refused."""
     try:
         return importlib.import_module("faiss")
     except ImportError as error:
-        raise ImportError(
-            "search 'faiss' needs faiss; pip install 'advreg[faiss]' (or faiss-cpu), or choose 'auto' or 'exact'"
+        raise ValueError(
+            "neighbour_search 'faiss' needs faiss; pip install 'advreg[faiss]' (or faiss-cpu), or choose 'auto' or "
+            "'exact'"
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -20,7 +21,7 @@ from advreg.memory.codec import CacheDtype
 from advreg.memory.corpus import Corpus
 from advreg.memory.health import memory_health, similarity_histograms
 from advreg.memory.lending import SharedMeans, assembled
-from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod
+from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod, require_faiss
 from advreg.memory.redeal import joined, part_of
 from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, host_budget
 from advreg.methods.base import (
@@ -151,12 +152,7 @@ class Arch(AscentOptions, Method):
     def prepare(self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None) -> None:
         """Draw the cache set X of ⌊n·p⌋ samples and find every other sample's neighbours in it (algorithm 2)."""
         shard = corpus.shard
-        count = int(shard.size * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
-        if count == 0:
-            raise ValueError(
-                f"cache_fraction {self.cache_fraction} of {shard.size} samples caches none; make it "
-                f"{1.05 / shard.size:.2g} or more"
-            )
+        count = self._cached_of(shard.size)
         generator = torch.Generator().manual_seed(seed)
         cached = torch.randperm(shard.size, generator=generator)[:count].sort().values
         mine = cached[shard.owns(cached)]
@@ -184,6 +180,28 @@ class Arch(AscentOptions, Method):
             )
             self._similarity = similarity_histograms(corpus.vectors, rows, neighbours, anchors)
             self._neighbours = neighbours.to(device)
+
+    def require(self, samples: int) -> None:
+        cached = self._cached_of(samples)
+        if self.neighbours > cached < samples:
+            raise ValueError(
+                f"neighbours must be at most the number of cached samples ({cached} of {samples}), got "
+                f"{self.neighbours}; lower neighbours or raise cache_fraction"
+            )
+        if self.neighbour_search == "faiss":
+            require_faiss()
+        if self.cache_folder is not None and not Path(self.cache_folder).is_dir():
+            raise ValueError(f"cache_folder must be a folder, got '{self.cache_folder}'; make it, or leave it out")
+
+    def _cached_of(self, samples: int) -> int:
+        """⌊n·p⌋."""
+        count = int(samples * self.cache_fraction + 1e-9)  # 100 · 0.29 is 28.999… in floating point
+        if count == 0:
+            raise ValueError(
+                f"cache_fraction {self.cache_fraction} of {samples} samples caches none; make it "
+                f"{1.05 / samples:.2g} or more"
+            )
+        return count
 
     def _place(self, corpus: Corpus, rows: Tensor, device: torch.device) -> Place:
         """Where the cache goes: as asked, or the nearest tier with room for it."""

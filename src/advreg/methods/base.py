@@ -134,6 +134,13 @@ class Method(ABC):
         """The option that needs all weights in every process, and so excludes FSDP; empty if none is set that does."""
         return ""
 
+    def require(self, samples: int) -> None:  # noqa: B027 - optional
+        """Refuse, before anything is trained, options that so many samples or this machine do not allow.
+
+        Raises:
+            ValueError: with the option, its value and a remedy.
+        """
+
     @property
     def writes_weights(self) -> str:
         """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if none is set."""

@@ -66,7 +66,12 @@ def load_data(settings: TrainSettings) -> TextData:
 
 
 def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Plan]:
-    """Every seed with every method; seeds outermost, so that methods take turns and share the machine's moods."""
+    """Every seed with every method; seeds outermost, so that methods take turns and share the machine's moods.
+
+    A method that these data or this machine do not allow is refused before the first of them is trained.
+    """
+    for name in settings.methods:
+        settings.method(name).require(len(data.train))
     return [
         Plan(settings, data, method, seed, folder / f"{method}-seed{seed}")
         for seed in settings.seeds

@@ -39,16 +39,34 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
         half.unlink(missing_ok=True)
     if resume and path.is_file():
         saved = _as_then(read_plan(folder))
-        changed = [fact for fact in mine if saved.get(fact) != mine[fact]]
-        if changed:
-            told = "; ".join(f"{fact} was {saved.get(fact)}, is {mine[fact]}" for fact in changed)
+        told = "; ".join(f"{fact} was {was}, is {now}" for fact, was, now in _differences(saved, mine))
+        if told:
+            anew = "" if _holds_work(folder) else ", of which nothing is kept yet: delete it to start anew"
             raise SettingsError(
                 f"{name} cannot go on, because what it was started with changed: {told}. Resume with the same data and "
-                f"settings, or choose another --output; the run is in '{folder}'"
+                f"settings, or choose another --output; the run is in '{folder}'{anew}"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
     records.write_text(path, json.dumps(mine, indent=1))
+
+
+def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Facts that are not the same: name, then, now; of options and fields, each by its own name."""
+    for fact, now in mine.items():
+        then = saved.get(fact)
+        if isinstance(then, dict) and isinstance(now, dict):
+            yield from (
+                (name, then.get(name), now.get(name)) for name in {**then, **now} if then.get(name) != now.get(name)
+            )
+        elif then != now:
+            yield fact, then, now
+
+
+def _holds_work(folder: Path) -> bool:
+    """Would anything be lost with the folder of a run?"""
+    path = folder / RECORD_FILE
+    return any(folder.glob("checkpoint-*")) or (path.is_file() and records.load(path).outcome.status == "finished")
 
 
 def _as_then(saved: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,11 @@ class TrainSettings(RunSettings):
     text_column: str | None = setting(None, "column of the text; guessed if not given")
     pair_column: str | None = setting(None, "column of the second text of a pair; guessed if not given")
     label_column: str | None = setting(None, "column of the label; guessed if not given")
-    model: str = setting("small", "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub")
+    model: str = setting(
+        "small",
+        "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub; of translation: "
+        "transformer-iwslt (the default there), transformer-base, transformer-big, transformer-small",
+    )
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
     preset: Preset | None = setting(
         None, "options for arch and smart, and of the training: fine-tuning, or the paper's; what is given wins"

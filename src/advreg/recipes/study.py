@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from advreg.recipes.study_record import (
     StudyRecord,
     load,
 )
-from advreg.recipes.study_settings import StudySettings, Variant, too_few_samples
+from advreg.recipes.study_settings import StudySettings, Variant
 from advreg.recipes.workloads import load_workload
 from advreg.record import RunRecord, now
 
@@ -72,15 +73,13 @@ class Study:
 
     def _rehearse(self, notice: Callable[[str], None]) -> None:
         """Build a run of each kind up to its first step, and count its steps."""
-        for problem in too_few_samples(self._variants.values(), self._data.sizes["train"]):
-            raise SettingsError(f"{problem}; {_REMEDY}, or give more samples")
         for variant in self._variants.values():
-            if (kind := _kind(variant)) in self._steps:
-                continue
-            try:
-                self._steps[kind] = self._data.rehearse(variant.settings, variant.method, self.folder, notice)
-            except InjectionError as error:
-                raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
+            with _refused(variant, ValueError):
+                variant.settings.method(variant.method).require(self._data.sizes["train"])
+        for variant in self._variants.values():
+            if (kind := _kind(variant)) not in self._steps:
+                with _refused(variant, InjectionError):
+                    self._steps[kind] = self._data.rehearse(variant.settings, variant.method, self.folder, notice)
 
     # ---- jobs
 
@@ -183,6 +182,15 @@ class Study:
             started=self._begun,
             finished=now(),
         )
+
+
+@contextmanager
+def _refused(variant: Variant, why: type[Exception]) -> Iterator[None]:
+    """Errors of a kind are this variant's, and say what to do about it."""
+    try:
+        yield
+    except why as error:
+        raise SettingsError(f"{variant.name} cannot be run: {error}; else {_REMEDY}") from error
 
 
 def _kind(variant: Variant) -> Kind:

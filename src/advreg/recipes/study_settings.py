@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -266,15 +266,3 @@ def choose_folder(settings: StudySettings) -> Path:
     base = settings.base
     named = f"runs/study-{base.task}-{Path(base.model).name}" if base.output is None else base.output
     return writable(Path(named))
-
-
-def too_few_samples(variants: Iterable[Variant], samples: int) -> list[str]:
-    """Variants whose cache set would be empty, or smaller than their number of neighbours."""
-    found = []
-    for variant in variants:
-        options = variant.settings.method(variant.method).options()
-        share, neighbours = options.get("cache_fraction"), options.get("neighbours", 1)
-        if share is not None and share < 1 and int(samples * share + 1e-9) < neighbours:
-            cached = int(samples * share + 1e-9)
-            found.append(f"{variant.name} needs {neighbours} cached samples, and {share:g} of {samples} are {cached}")
-    return found

@@ -179,6 +179,8 @@ def run_translation(
     """Every seed with every method; each leaves ``record.json``, ``model/`` and its translations in its folder."""
     subwords = folder / "subwords"
     prepared = prepare_data(settings, load_parallel(settings), subwords, notice)
+    for name in settings.methods:
+        settings.method(name).require(len(prepared.train))
     plans = [
         Plan(settings, prepared, method, seed, folder / f"{method}-seed{seed}", subwords)
         for seed in settings.seeds
@@ -199,6 +201,8 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
         _keep_subwords(plan.settings, plan.prepared, plan.subwords_folder)
     record = begun(begin_record(plan, job), plan.folder)
     notice(_batches_note(record))
+    if (fewer := _fewer_to_average(plan.settings)) is not None:
+        notice(fewer)
     with failures_recorded(record, plan.folder, job.logged):
         result = train_translator(job, lambda *step: on_step(plan.name, *step), resume)
         steps = result.steps
@@ -379,6 +383,14 @@ def begin_record(plan: Plan, job: TranslationJob) -> records.RunRecord:
         ),
         device=device_name(),
     )
+
+
+def _fewer_to_average(settings: TranslationSettings) -> str | None:
+    """What to say where there are fewer validations than are to be averaged."""
+    validations = -(-settings.epochs // settings.validate_every)
+    if settings.weights != "average" or validations >= settings.average:
+        return None
+    return f"average must be {validations} or less with so few validations, got {settings.average}: all are averaged"
 
 
 def _batches_note(record: records.RunRecord) -> str:

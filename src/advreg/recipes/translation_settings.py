@@ -38,6 +38,8 @@ _OWN_FLAGS = {
     "learning_rate": "--learning-rate",
     "warmup_steps": "--warmup-steps",
     "label_smoothing_factor": "--label-smoothing",
+    "weight_decay": "--weight-decay",
+    "max_grad_norm": "--clip-norm",
     "gradient_accumulation_steps": "--update-tokens",
     "seed": "--seed",
     "bf16": "--precision",
@@ -140,6 +142,8 @@ class TranslationSettings(RunSettings):
         check_least(self, 1, *at_least_one)
         check_least(self, 0, "weight_decay", "clip_norm", "validate_sentences", "warmup_steps")
         check_shares(self, "label_smoothing", "model_dropout")
+        if not 0 < self.character_coverage <= 1:
+            raise SettingsError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
         check_positive("learning_rate", self.learning_rate)
         if self.model not in MODELS:
             raise SettingsError(

@@ -105,6 +105,7 @@ class Texts(Workload):
         return Texts(self.data.held_out(share, seed))
 
     def rehearse(self, settings: TrainSettings, method: str, folder: Path, notice: Notice) -> int:
+        settings.method(method).require(len(self.data.train))
         few = replace(self.data, train=_one_of_each_class(self.data), dev=self.data.dev[:1], evaluations={})
         plan = classify.Plan(settings, few, method, 0, folder)
         job = classify.prepare(plan, settings.method(method), lambda _: None)  # what it says of a few samples is not so
@@ -143,6 +144,7 @@ class Translations(Workload):
 
     def rehearse(self, settings: TranslationSettings, method: str, folder: Path, notice: Notice) -> int:
         prepared = self._prepare(settings, notice)
+        settings.method(method).require(len(prepared.train))
         job = translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
         return update_count(training_arguments(folder, settings.precision, job.fields), len(job.batches()))
 
