@@ -52,7 +52,7 @@ def test_every_different_setting_is_run_once_with_every_seed(done: Path) -> None
     names = ("arch/default", "arch/refresh_every=1", "standard/default")
     assert sorted(run_files(done / "out")) == [f"{name}/seed-0" for name in names]
     printed = (done / "printed.txt").read_text()
-    assert "3 different settings, 1 seed; model tiny-bert, preset understanding; 3 runs to make, 1 at a time" in printed
+    assert "3 different settings, 1 seed; model tiny-bert, preset fine-tuning; 3 runs to make, 1 at a time" in printed
     steps = [records.load(done / "out" / name / "seed-0" / "record.json").outcome.timing["steps"] for name in names]
     assert f"3 runs to make, 1 at a time: {sum(filter(None, steps)):.0f} steps\n" in printed
     assert "(3 of 3 runs, about 0 s left)" in printed

@@ -29,13 +29,26 @@ def test_without_a_word_standard_meets_arch_on_the_built_in_task() -> None:
     assert settings.any_base.preset is None  # the small model is not the paper's
 
 
-def test_a_pretrained_model_gets_the_papers_grid_and_the_settings_around_it() -> None:
-    settings = asked(task="rte,mrpc", model="bert-base-uncased", methods=["standard,arch", "r3f"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"norm": "l2", "radius": 0.1, "step_size": 0.1, "refresh_every": 3}),
+        ({"preset": "fine-tuning"}, {"norm": "l2", "radius": 0.1, "step_size": 0.1, "refresh_every": 3}),
+        ({"preset": "understanding"}, {"norm": "linf", "scope": "token", "radius": 1.0, "refresh_every": None}),
+    ],
+)
+def test_a_pretrained_model_gets_a_preset_and_the_grid_around_it(given: Any, expected: dict[str, Any]) -> None:
+    settings = asked(task="rte,mrpc", model="bert-base-uncased", methods=["standard,arch", "r3f"], **given)
     assert settings.tasks == ("rte", "mrpc")
     assert settings.methods == ("standard", "arch", "r3f")
-    arch = settings.settings_for("rte", "arch", settings.candidates("arch")[0]).method("arch").options()
-    assert (arch["norm"], arch["scope"], arch["radius"], arch["refresh_every"]) == ("linf", "token", 1.0, None)
+    paper = settings.any_base.preset == "understanding"
+    for point in settings.candidates("arch"):
+        arch = settings.settings_for("rte", "arch", point).method("arch").options()
+        assert expected.items() <= arch.items()
+        assert (arch["step_size"] < 1e-3) == paper
     assert settings.bases["mrpc"].epochs == 10
+    grouped = {} if paper else {"train_sampling_strategy": "group_by_length"}
+    assert settings.bases["rte"].training == grouped
 
 
 def test_what_a_flag_fixes_is_not_tuned_and_reaches_every_candidate() -> None:

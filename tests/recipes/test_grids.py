@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advreg.methods import registry
 from advreg.recipes.grids import Grid, default_grid, read_grid
 from advreg.recipes.settings import SettingsError
 
@@ -51,14 +52,23 @@ def test_a_larger_budget_tries_the_same_candidates_first_and_another_seed_others
     assert grid.candidates("arch", 8, 0) != grid.candidates("arch", 8, 1)
 
 
-def test_the_default_grid_is_the_one_in_the_papers_appendix() -> None:
-    grid = default_grid("bert-base-uncased")
+def test_the_grid_of_the_papers_preset_is_the_one_in_its_appendix() -> None:
+    grid = default_grid("bert-base-uncased", "understanding")
     assert grid.common == {
         "learning_rate": [5e-5, 8e-5, 1e-4, 2e-4], "batch_size": [8, 16, 32, 64, 128], "encoder_dropout": [0.0, 0.1],
     }  # fmt: skip
     assert grid.methods["arch"] == {"ascent_steps": [1, 2], "step_size": [1e-4, 1e-5]}
     assert grid.size("standard") == 40
     assert grid.size("arch") == 160
+
+
+def test_the_grid_of_a_pretrained_model_leaves_to_its_preset_what_is_no_use_to_tune() -> None:
+    """The paper's steps, 1e-4 of a gradient, are not those of a ball of 0.1."""
+    grid = default_grid("bert-base-uncased", "fine-tuning")
+    assert set(grid.methods) == set(registry) - {"standard"}
+    for method in ("arch", "smart"):
+        assert not set(grid.methods[method]) & {"step_size", "step_rule", "norm", "scope", "start"}
+    assert len({len(grid.candidates(method, 8, 0)) for method in grid.methods}) == 1
 
 
 def test_what_is_fixed_is_not_tuned() -> None:

@@ -136,8 +136,15 @@ def test_without_the_preset_or_with_that_of_translation_the_training_is_as_befor
     assert other == dataclasses.replace(plain, preset="translation")
 
 
+def test_a_preset_may_have_fields_of_the_training_arguments_which_given_ones_win_over() -> None:
+    usual = read_settings(None, {"task": "rte", "preset": "fine-tuning"}, {})
+    assert usual.training == {"train_sampling_strategy": "group_by_length"}
+    given = {"train_sampling_strategy": "random", "max_steps": 3}
+    assert read_settings(None, {"task": "rte", "preset": "fine-tuning"}, given).training == given
+
+
 def test_the_presets_choices_are_on_the_papers_grid() -> None:
-    grid = default_grid("bert-base-uncased")
+    grid = default_grid("bert-base-uncased", "understanding")
     assert set(grid.common) == {"batch_size", "learning_rate", "encoder_dropout"}
     for task in TASKS:
         chosen = training_preset("understanding", task)

@@ -24,7 +24,7 @@ INTERRUPTED = 130
 MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
-_SHARE_BEFORE_GUESS = 0.25  # of one run
+_SHARE_BEFORE_GUESS = 0.05  # of one run
 
 
 class Undertaking(Protocol):

@@ -72,7 +72,7 @@ def _setting_names() -> list[str]:
 
 
 def read_bases(
-    file: ConfigFile, values: Mapping[str, Any], training: Mapping[str, Any], paper: bool
+    file: ConfigFile, values: Mapping[str, Any], training: Mapping[str, Any], usual_preset: bool
 ) -> dict[str, AnySettings]:
     """The settings of each task: defaults, then the file's options and fields, then what is given; a later one wins.
 
@@ -80,7 +80,7 @@ def read_bases(
         file: the config file; its settings are expected in ``values``.
         values: settings and options of methods; ``task`` holds names, as :func:`split` takes them.
         training: fields of TrainingArguments.
-        paper: use the paper's settings for a pretrained model (``preset="understanding"``), where none is given.
+        usual_preset: use ``preset="fine-tuning"`` for a pretrained model, where none is given.
     """
     values = dict(values)
     tasks = split(values.pop("task", None) or _usual_task(values))
@@ -89,8 +89,8 @@ def read_bases(
     translating = [task for task in tasks if task in translation.TASKS]
     if translating and translating != tasks:
         raise SettingsError(f"task must be of translation or of understanding, not of both, got {', '.join(tasks)}")
-    if paper and not translating and values.get("model", SCRATCH) != SCRATCH:
-        values.setdefault("preset", "understanding")
+    if usual_preset and not translating and values.get("model", SCRATCH) != SCRATCH:
+        values.setdefault("preset", "fine-tuning")
     return {task: _base(task, values, {**file.training, **training}, file.options) for task in tasks}
 
 

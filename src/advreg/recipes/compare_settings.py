@@ -84,7 +84,7 @@ def read_compare(
 
     The file is that of ``advreg train``, and may have ``budget``, ``reference`` and ``keep_models`` too, and a table
     ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of methods. Without one the grid is
-    the paper's, and so are the settings it does not tune (``preset = "understanding"``).
+    what suits the preset: for a pretrained model ``fine-tuning``, or the paper's, ``understanding``.
 
     Args:
         path: the TOML file.
@@ -97,7 +97,7 @@ def read_compare(
     values = {**file.settings, **flags}
     values["methods"] = split(values.get("methods") or TrainSettings.methods)
     values["seeds"] = read_seeds(values.get("seeds", 3))
-    bases = read_bases(file, values, training, paper="grid" not in file.tables)  # what the paper's grid is about
+    bases = read_bases(file, values, training, usual_preset="grid" not in file.tables)
     given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
     return CompareSettings(bases, _grid(next(iter(bases.values())), file, values), **given)
 
@@ -105,7 +105,7 @@ def read_compare(
 def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Grid:
     """What is left to tune once the fixed settings are taken out."""
     table = file.tables.get("grid")
-    grid = default_grid(base.model) if table is None else read_grid(table)
+    grid = default_grid(base.model, base.preset) if table is None else read_grid(table)
     twice = [*_tuned_and_set(grid, file)] if table is not None else []
     if twice:
         raise SettingsError(f"config file '{file.path}' both sets and tunes {', '.join(twice)}; remove one of the two")

@@ -282,6 +282,7 @@ def read_values(
     hints = get_type_hints(kind)
     typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
     typed = {**usual(typed), **typed}
+    fields = {**typed.pop("training", {}), **fields}
     loose = {name: value for name, value in flags.items() if name not in names}
     _require_options(loose, typed.get("task"))
     for method, given in options_for(typed.get("methods", kind.methods), loose).items():

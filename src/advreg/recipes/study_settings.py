@@ -157,7 +157,7 @@ def read_study(
     baselines = [name for name in split(given.pop("baselines", ["smart", "standard"])) if name != method]
     values = {**file.settings, **flags, "methods": [method, *baselines]}
     values["seeds"] = read_seeds(values.get("seeds", 3))
-    bases = read_bases(file, values, training, paper=True)
+    bases = read_bases(file, values, training, usual_preset=True)
     if len(bases) > 1:
         raise SettingsError(f"task must be one for a study, got {', '.join(bases)}; make a study of each")
     (base,) = bases.values()
