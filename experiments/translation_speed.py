@@ -1,7 +1,7 @@
 """Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
-        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole --workers 1 \
+        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole \
         --commit $(git rev-parse HEAD)
 
 Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
@@ -215,7 +215,7 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
         "round_lengths": settings.round_lengths,
         "batches_per_update": job.fields["gradient_accumulation_steps"],
         "padding": job.batches().padding_share()["both"],
-        "workers": asked.workers,
+        "workers": job.fields.get("dataloader_num_workers", 0),
         **facts.pop("nothing"),
         "compiled": facts,
         "device": device_name(),
@@ -223,11 +223,6 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
         "commit": asked.commit,
         "command": " ".join(["experiments/translation_speed.py", asked.out.name, *sys.argv[2:]]),
     }
-
-
-def loading(workers: int) -> dict[str, Any]:
-    """Fields of TrainingArguments for so many processes that make batches."""
-    return {"dataloader_num_workers": workers, "dataloader_persistent_workers": True} if workers else {}
 
 
 def main() -> None:
@@ -239,7 +234,6 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[8192, 32768])
     parser.add_argument("--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it")
     parser.add_argument("--compile", nargs="*", choices=["layers", "whole"], default=[], help="both compiled too")
-    parser.add_argument("--workers", type=int, default=0, help="processes that make batches")
     parser.add_argument("--update-tokens", type=int, default=64_000)
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
@@ -250,7 +244,7 @@ def main() -> None:
     for size, multiple in product(asked.max_tokens, asked.round_lengths):
         settings = TranslationSettings(
             task=asked.task, model=asked.model, precision=asked.precision, methods=("standard",), max_tokens=size,
-            update_tokens=asked.update_tokens, round_lengths=multiple, training=loading(asked.workers),
+            update_tokens=asked.update_tokens, round_lengths=multiple,
         )  # fmt: skip
         line = measure(settings, asked)
         with asked.out.open("a") as out:

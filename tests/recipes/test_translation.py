@@ -18,6 +18,7 @@ from advreg.hf.trainer import NonFiniteLossError
 from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.methods.base import StepReport
 from advreg.methods.standard import Standard
+from advreg.recipes import translation
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
 from advreg.recipes.plans import choose_folder
@@ -126,6 +127,18 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     scores = score(translations, read_lines(numbers / f"test.{TARGET}"), tokenised=True)
     assert outcome.metrics["tokenised_bleu"] == pytest.approx(scores.tokenised_bleu)
     assert Subwords.load(folder.parent / "subwords").source.proto == again.subwords.source.proto
+
+
+def test_with_a_gpu_a_worker_makes_the_batches(settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare_data(settings, load_parallel(settings), None, lambda _: None)
+    workers = []
+    for device in ("cpu", "some GPU"):
+        monkeypatch.setattr(translation, "device_name", lambda device=device: device)
+        for given in ({}, {"dataloader_num_workers": 3}):
+            asked = dataclasses.replace(settings, training=given)
+            job = make_job(Plan(asked, prepared, "arch", 0, Path("nowhere")))
+            workers.append(job.fields.get("dataloader_num_workers", 0))
+    assert workers == [0, 3, 1, 3]
 
 
 def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: TranslationSettings) -> None:

@@ -298,7 +298,14 @@ def training_fields(settings: TranslationSettings, job: TranslationJob, seed: in
         "save_strategy": "steps",
         "save_steps": every,
     }
-    return {**usual_fields(seed), **fields, **settings.training}
+    return {**usual_fields(seed), **fields, **_loading(), **settings.training}
+
+
+def _loading() -> dict[str, Any]:
+    """With a GPU a batch is made while the last one is trained on; a CPU has better things to do."""
+    if device_name() == "cpu":
+        return {}
+    return {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
 
 
 # ---- scores
