@@ -138,6 +138,8 @@ def test_files_go_to_the_task_of_files_alone() -> None:
     assert settings.bases["files"].train == "x.csv"
     assert (settings.bases["docstrings"].train, settings.bases["docstrings"].text_column) == (None, None)
     assert asked(train="x.csv").tasks == ("files",)
+    with pytest.raises(SettingsError, match=r"dev 'x\.csv' needs a training file of its kind; give --train FILE too"):
+        asked(dev="x.csv")
 
 
 def test_one_command_finds_one_folder() -> None:
