@@ -126,7 +126,7 @@ def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> No
     arch.killed("broken", kind="step", count=5, method="arch")
     done = arch("broken", "--resume", "--ema", "0.25")
     assert done.code == 2
-    assert "arch-seed7 cannot go on, because what it was started with changed: options was" in done.err
+    assert "arch-seed7 cannot go on, because what it was started with changed: ema was 0.3, is 0.25" in done.err
     done = arch("broken", "--resume", "--cache-device", "disk")  # which changes no result
     assert done.code == 0, done.err
     assert "arch-seed7: resumed from step 3" in done.out
