@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-# ARGS goes to `advreg train`, PYTEST_ARGS to pytest: make train ARGS="--method arch", make test PYTEST_ARGS="-n 2".
+# ARGS goes to `advreg train`, PYTEST_ARGS to pytest: make train ARGS="--method arch", make test PYTEST_ARGS="-n 8".
 ARGS ?=
 PYTEST_ARGS ?=
 
@@ -30,7 +30,7 @@ train: setup ## train with the default settings (ARGS="…" for others)
 	$(BIN)/advreg train $(ARGS)
 
 test: setup ## run the tests that need neither patience nor a GPU
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 slow: setup ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
