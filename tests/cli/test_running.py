@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from advreg.cli import running
 from advreg.cli.app import app
-from advreg.cli.running import _Lines, _Live, find_devices
+from advreg.cli.running import Tally, _Lines, _Live, find_devices
 from advreg.cli.saying import Notices
 from advreg.recipes.runner import Ended, Job
 from runner_jobs import Answer
@@ -37,6 +37,27 @@ def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pyt
     assert "rte/arch/seed-0: finished in 1 min 5 s" in shown
     assert "rte/smart/seed-0: failed after 1 s: OSError: the disk is full" in shown
     assert "Traceback" not in shown
+
+
+def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None:
+    """Two runs of 100 steps, ten seconds a step; the first goes on after step 40."""
+    clock, left = [0.0], [2]
+    tally = Tally(lambda: left[0], lambda: clock[0])
+    first, second = (Job(name, Path(), Answer(1)) for name in ("a", "b"))
+    for step in range(41, 101):
+        clock[0] += 10.0
+        tally.stepped(first, step, 100)
+        if step < 45:
+            assert tally.eta() == "time left unknown yet"
+        elif step == 50:
+            assert tally.eta() == "about 25 min 0 s left"  # 150 steps
+    left[0] = 1
+    tally.finished(first)
+    assert tally.eta() == "about 16 min 40 s left"
+    clock[0] += 10.0
+    tally.stepped(second, 1, 100)
+    assert tally.eta() == "about 16 min 30 s left"
+    assert (tally.completed, tally.total) == (1.01, 2)
 
 
 @pytest.mark.parametrize(

@@ -135,20 +135,30 @@ class _Display(Watcher, AbstractContextManager["_Display"], Protocol):
     """Shows the jobs while it is entered."""
 
 
-class _Tally:
-    """How far all jobs together are, and how long the rest will take."""
+class Tally:
+    """How far all jobs together are, and how long the rest will take.
 
-    def __init__(self, left: Callable[[], int]) -> None:
-        self.left, self.done, self.begun = left, 0, time.monotonic()
-        self.shares: dict[str, float] = {}
+    Args:
+        left: runs that are still to be made.
+        now: the time, in seconds.
+    """
+
+    def __init__(self, left: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
+        self.left, self.done, self._now, self._begun = left, 0, now, now()
+        self._shares: dict[str, float] = {}  # of the jobs at work, how much of each is done
+        self._found: dict[str, float] = {}  # of all jobs, how much was done before: a run that goes on begins there
+
+    def stepped(self, job: Job, step: int, total: int) -> None:
+        self._found.setdefault(job.name, (step - 1) / max(total, 1))
+        self._shares[job.name] = step / max(total, 1)
 
     def finished(self, job: Job) -> None:
-        self.shares.pop(job.name, None)
+        self._shares.pop(job.name, None)
         self.done += 1
 
     @property
     def completed(self) -> float:
-        return self.done + sum(self.shares.values())
+        return self.done + sum(self._shares.values())
 
     @property
     def total(self) -> int:
@@ -156,17 +166,17 @@ class _Tally:
 
     def eta(self) -> str:
         """What is left, in words."""
-        if self.completed < _SHARE_BEFORE_GUESS:
+        made = self.completed - sum(self._found.values())
+        if made < _SHARE_BEFORE_GUESS:
             return "time left unknown yet"
-        seconds = (time.monotonic() - self.begun) * (self.total - self.completed) / self.completed
-        return f"about {duration(seconds)} left"
+        return f"about {duration((self._now() - self._begun) * (self.total - self.completed) / made)} left"
 
 
 class _Live:
     """A bar for each running job, one for all, and a line for each that has ended; for a terminal."""
 
     def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
-        self.tally, self.say = _Tally(left), say
+        self.tally, self.say = Tally(left), say
         self.bars: dict[str, TaskID] = {}
         self.progress = bars(console, transient=True, speed_estimate_period=600)
         self.all = self.progress.add_task("[bold]all runs", total=None, note="")
@@ -183,7 +193,7 @@ class _Live:
         self._update()
 
     def stepped(self, job: Job, step: int, total: int, values: Mapping[str, float]) -> None:
-        self.tally.shares[job.name] = step / max(total, 1)
+        self.tally.stepped(job, step, total)
         self.progress.update(self.bars[job.name], completed=step, total=total, note=note(values))
         self._update()
 
@@ -204,7 +214,7 @@ class _Lines:
     """Plain lines, for files and pipes."""
 
     def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
-        self.console, self.tally, self.say = console, _Tally(left), say
+        self.console, self.tally, self.say = console, Tally(left), say
         self.last = time.monotonic()
         self.running: dict[str, str] = {}
 
@@ -218,7 +228,7 @@ class _Lines:
         self.running[job.name] = f"{job.name} starting"
 
     def stepped(self, job: Job, step: int, total: int, values: Mapping[str, float]) -> None:
-        self.tally.shares[job.name] = step / max(total, 1)
+        self.tally.stepped(job, step, total)
         self.running[job.name] = f"{job.name} {step}/{total} {note(values)}".rstrip()
         if time.monotonic() - self.last > _SECONDS_BETWEEN_LINES:
             self.last = time.monotonic()
