@@ -486,9 +486,9 @@ READING = """
 
 - The paper's figures are BLEU after its own preprocessing; compare differences between methods, not scores.
 - Every method trains for the same number of epochs, so the time is part of the result.
-- At 32,768 tokens the trainer loses to the bare loop. Batches were made in the training process then: the loop makes
-  the next ones while the GPU still computes, and the trainer, which waits once an update to see whether its gradient is
-  finite, cannot. Since then a worker makes them wherever there is a GPU.
+- At 32,768 tokens the trainer loses to the bare loop. What we suspect, and have not shown: batches were made in the
+  training process then, by the loop while the GPU still computes; the trainer, which waits once an update to see
+  whether its gradient is finite, cannot. Since then a worker makes them wherever there is a GPU.
 - One seed says nothing of chance. Where there are several, ± is the standard deviation over them, and differences have
   a confidence interval.
 """

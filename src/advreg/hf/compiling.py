@@ -15,9 +15,9 @@ _GRAPHS = 64  # of one function; each kind of layer, pass and mask has its own, 
 def compile_layers(model: nn.Module, **options: Any) -> None:
     """Compile the layers of a model in place, by ``torch.compile``, for batches of any shape.
 
-    Layers that are alike share their graphs, however many there are: a model of six layers is compiled in a sixth of
-    the time that it takes as a whole. What lies around them, such as the embeddings, where δ is added, and the head,
-    stays as it was. Names of parameters do not change, so that checkpoints do not either.
+    Layers that are alike share their graphs, however many there are. What lies around them, such as the embeddings,
+    where δ is added, and the head, stays as it was. Names of parameters do not change, so that checkpoints do not
+    either.
 
     Args:
         model: any model with stacks of layers, before its ``Trainer`` is made.

@@ -77,9 +77,7 @@ _TRAINING: dict[str, dict[str, Any]] = {
     "fine-tuning": {
         "epochs": 10,  # in five penalised runs were not done
         "warmup": 0.1,
-        "training": {
-            "train_sampling_strategy": "group_by_length"
-        },  # on RTE nearly half of all positions are padding else
+        "training": {"train_sampling_strategy": "group_by_length"},  # or much of a batch is padding
     },
 }
 # Batch size, learning rate and dropout of BERT by task: a table that the paper's source holds, commented out.

@@ -70,8 +70,7 @@ def plan_runs(settings: TrainSettings, data: TextData, folder: Path) -> list[Pla
 
     A method that these data or this machine do not allow is refused before the first of them is trained.
     """
-    for name in settings.methods:
-        settings.method(name).require(len(data.train))
+    settings.require(len(data.train))
     return [
         Plan(settings, data, method, seed, folder / f"{method}-seed{seed}")
         for seed in settings.seeds

@@ -76,6 +76,11 @@ class RunSettings(ABC):
     def method(self, name: str) -> Method:
         """A new instance of one of the methods, with its options."""
 
+    def require(self, samples: int) -> None:
+        """Refuse methods that so many training samples or this machine do not allow."""
+        for name in self.methods:
+            self.method(name).require(samples)
+
     @abstractmethod
     def _check_numbers(self) -> None: ...
 
@@ -122,9 +127,7 @@ class TrainSettings(RunSettings):
     round_lengths: int = setting(
         1, "widths of batches are rounded up to a multiple of it; 32 for torch.compile with CUDA graphs"
     )
-    compile_layers: bool | None = setting(
-        None, "torch.compile for the layers, each kind of which is compiled once; takes about a minute"
-    )
+    compile_layers: bool | None = setting(None, "torch.compile for the layers, each kind of which is compiled once")
     encoder_dropout: float | None = setting(None, "dropout of the encoder, instead of the model's own")
     head_dropout: float | None = setting(None, "dropout of the classification head, instead of the model's own")
     site: str = setting("tokens", "where the perturbation is added: tokens, block, or a module's dotted name")

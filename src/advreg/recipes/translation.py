@@ -179,8 +179,7 @@ def run_translation(
     """Every seed with every method; each leaves ``record.json``, ``model/`` and its translations in its folder."""
     subwords = folder / "subwords"
     prepared = prepare_data(settings, load_parallel(settings), subwords, notice)
-    for name in settings.methods:
-        settings.method(name).require(len(prepared.train))
+    settings.require(len(prepared.train))
     plans = [
         Plan(settings, prepared, method, seed, folder / f"{method}-seed{seed}", subwords)
         for seed in settings.seeds
