@@ -61,6 +61,11 @@ def test_the_picture_is_written_and_is_the_same_every_time(tmp_path: Path, suffi
             assert part in text
 
 
+def test_the_picture_of_an_unfinished_study_says_how_many_runs_it_shows(tmp_path: Path) -> None:
+    draw_study(findings(study_record([0.5, None], [0.6, 0.7], [0.7, 0.8])), tmp_path / "a.svg")
+    assert "mean ± sd over 2 seeds (5 of 6 runs)" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
 def test_a_study_of_which_nothing_finished_has_no_picture(tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="nothing to show: no run has finished"):
         draw_study(findings(study_record([None], [None], [1.0])), tmp_path / "a.svg")

@@ -14,7 +14,7 @@ from rich.table import Table
 from advreg.recipes.compare_record import ComparedTask, is_share
 from advreg.report.compare import STANDARD, Cell, Results
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_name, metric_name, value_text
+from advreg.report.words import NOTHING, method_name, metric_name, over_seeds, value_text
 
 TASK_NAMES = {
     **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
@@ -46,7 +46,6 @@ def score_sheets(results: Results) -> list[Sheet]:
 
 def _scores(results: Results) -> Sheet:
     seeds = len({entry.seed for entry in results.record.runs})
-    over = "one seed" if seeds == 1 else f"mean ± sd over {seeds} seeds"
     cells = [[results.cells[task, method] for method in results.methods] for task in results.tasks]
     columns = [[cell.main for cell in column] for column in cells]
     shown = [[spread_text(cell.main, cell.asked, cell.failed) for cell in column] for column in cells]
@@ -60,8 +59,8 @@ def _scores(results: Results) -> Sheet:
     rows = [[method_name(method), *(column[row] for column in shown)] for row, method in enumerate(results.methods)]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
     score = " or ".join(dict.fromkeys(score_name(task) for task in results.record.tasks))
-    caption = f"{score[0].upper()}{score[1:]} on {sets}{unit(results, ' in percent')}, {over}; {_about(results)}. "
-    caption += "The best are bold."
+    caption = f"{score[0].upper()}{score[1:]} on {sets}{unit(results, ' in percent')}, {over_seeds(seeds)}; "
+    caption += f"{_about(results)}. The best are bold."
     return Sheet(caption, header, rows, bold)
 
 

@@ -22,7 +22,7 @@ from advreg.report.render import (
     task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import method_name, metric_name
+from advreg.report.words import method_name, metric_name, over_seeds
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     rows = [*marks, *found.baselines]
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
-    over = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
     caption = (
         f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
-        f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, {over}. The best point is bold."
+        f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, "
+        f"{over_seeds(len(record.seeds))}. The best point is bold."
     )
     header = ["", "score", "s per run"]
     scores = [spread_text(mark.spread, mark.asked, mark.failed) for mark in rows]

@@ -9,7 +9,7 @@ from typing import Any
 from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
 from advreg.report.render import task_name
 from advreg.report.study import Findings, Mark, measure
-from advreg.report.words import method_name
+from advreg.report.words import counted, method_name, over_seeds
 
 _COLUMNS = 4
 _LINES = {"smart": "--", "standard": ":"}  # as in the paper; it has no line for Standard
@@ -85,5 +85,8 @@ def _draw_panel(axis: Any, title: str, marks: Sequence[Mark], baselines: Sequenc
 def _title(found: Findings) -> str:
     record = found.record
     model = str(record.task.settings.get("model", "")).rpartition("/")[2]
-    seeds = "one seed" if len(record.seeds) == 1 else f"mean ± sd over {len(record.seeds)} seeds"
-    return f"{method_name(record.method)} on {task_name(record.task)}, {model}\n{seeds}; ringed: default settings"
+    runs = [run for variant in record.variants for run in variant.runs]
+    done = sum(run.score is not None for run in runs)
+    so_far = f" ({done} of {counted(len(runs), 'run')})" if done < len(runs) else ""
+    seeds = f"{over_seeds(len(record.seeds))}{so_far}; ringed: default settings"
+    return f"{method_name(record.method)} on {task_name(record.task)}, {model}\n{seeds}"

@@ -36,6 +36,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def over_seeds(count: int) -> str:
+    """What a cell of a table is: "mean ± sd over 3 seeds"."""
+    return "one seed" if count == 1 else f"mean ± sd over {count} seeds"
+
+
 def method_name(name: str) -> str:
     """A method as people write it; what is not one stays as it is."""
     return _METHODS.get(name, name)
