@@ -11,7 +11,7 @@ from advreg.cli import running
 from advreg.cli.app import app
 from advreg.cli.running import Tally, _Lines, _Live, find_devices
 from advreg.cli.saying import Notices
-from advreg.recipes.runner import Ended, Job
+from advreg.recipes.runner import Ended, Job, Left
 from runner_jobs import Answer
 
 
@@ -20,7 +20,7 @@ def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pyt
     monkeypatch.setattr(running, "_SECONDS_BETWEEN_LINES", 0.0)
     console = Console(file=io.StringIO(), force_terminal=kind is _Live, width=160, color_system=None)
     first, second = (Job(name, Path(), Answer(1)) for name in ("rte/arch/seed-0", "rte/smart/seed-0"))
-    with kind(console, Notices(console), lambda: 2) as display:
+    with kind(console, Notices(console), lambda: Left(2, 2.0)) as display:
         display.started(first)
         display.started(second)
         display.stepped(first, 30, 60, {"loss": 0.5, "learning_rate": 1e-4})
@@ -42,7 +42,7 @@ def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pyt
 def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None:
     """Two runs of 100 steps, ten seconds a step; the first goes on after step 40."""
     clock, left = [0.0], [2]
-    tally = Tally(lambda: left[0], lambda: clock[0])
+    tally = Tally(lambda: Left(left[0], left[0]), lambda: clock[0])
     first, second = (Job(name, Path(), Answer(1)) for name in ("a", "b"))
     for step in range(41, 101):
         clock[0] += 10.0
@@ -58,6 +58,25 @@ def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None
     tally.stepped(second, 1, 100)
     assert tally.eta() == "about 16 min 30 s left"
     assert (tally.completed, tally.total) == (1.01, 2)
+
+
+def test_the_time_left_counts_what_each_run_costs() -> None:
+    """Three runs, a second for each unit of their costs: 100, 300 and 300."""
+    clock, left = [0.0], [Left(3, 700.0)]
+    tally = Tally(lambda: left[0], lambda: clock[0])
+    first, second = Job("standard", Path(), Answer(1), 100.0), Job("arch", Path(), Answer(1), 300.0)
+    for step in range(1, 101):
+        clock[0] += 1.0
+        tally.stepped(first, step, 100)
+        if step == 50:
+            assert tally.eta() == "about 10 min 50 s left"
+    left[0] = Left(2, 600.0)
+    tally.finished(first)
+    assert tally.eta() == "about 10 min 0 s left"
+    for step in range(1, 31):
+        clock[0] += 3.0
+        tally.stepped(second, step, 100)
+    assert tally.eta() == "about 8 min 30 s left"
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,15 @@ def compare(settings: CompareSettings, folder: Path, runner: Inline) -> CompareR
     return Comparison(settings, folder).run(runner, Seen())  # type: ignore[arg-type]
 
 
+def test_what_is_left_weighs_runs_by_their_samples_and_passes(flags: dict[str, Any], tmp_path: Path) -> None:
+    """Two epochs; 36 samples of 40 in the tuning; a refresh every second epoch with two ascents costs a third pass."""
+    config = tmp_path / "config.toml"
+    config.write_text(flags["config"].read_text() + "[arch]\nrefresh_every = 2\nascent_steps = 2\n")
+    settings = asked({**flags, "config": config, "epochs": "2"}, budget=3, seeds="2")
+    left = Comparison(settings, tmp_path / "out").left
+    assert (left.jobs, left.cost) == (10, (1 + 3) * 2 * (3 * 36 + 2 * 40))
+
+
 # ---- equal terms
 
 

@@ -21,7 +21,7 @@ def run_comparison(settings: CompareSettings, orders: Orders, console: Console) 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Comparison(settings, folder, say),
-        lambda comparison, size: _announcement(settings, comparison.left, size),
+        lambda comparison, size: _announcement(settings, comparison.left.jobs, size),
         lambda: show_comparison(folder, orders.picture, console),
         folder,
         orders,

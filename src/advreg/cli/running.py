@@ -16,7 +16,7 @@ from rich.progress import TaskID
 from advreg.cli.saying import Notices, bars, note
 from advreg.drawing import check_drawable
 from advreg.recipes.bases import split
-from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.recipes.runner import Ended, Job, Left, Runner, Watcher
 from advreg.report.render import Sheet, to_rich
 from advreg.report.words import counted, duration
 
@@ -31,7 +31,7 @@ class Undertaking(Protocol):
     """Runs in a folder of which some may be made already: a comparison, a study."""
 
     @property
-    def left(self) -> int:
+    def left(self) -> Left:
         """Runs that are still to be made."""
 
     def run(self, runner: Runner, watcher: Watcher) -> Any:
@@ -94,8 +94,8 @@ def undertake(
             what.run(runner, display)
     except KeyboardInterrupt:
         console.print(
-            f"interrupted with {counted(what.left, 'run')} left. Finished runs have their records in {folder}, the "
-            "others their last checkpoint: the same command goes on from there",
+            f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their records in {folder}, "
+            "the others their last checkpoint: the same command goes on from there",
             highlight=False,
             soft_wrap=True,
         )
@@ -143,12 +143,14 @@ class Tally:
         now: the time, in seconds.
     """
 
-    def __init__(self, left: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, left: Callable[[], Left], now: Callable[[], float] = time.monotonic) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
-        self._shares: dict[str, float] = {}  # of the jobs at work, how much of each is done
-        self._found: dict[str, float] = {}  # of all jobs, how much was done before: a run that goes on begins there
+        self._jobs: dict[str, Job] = {}  # that stepped, those that are over among them
+        self._shares: dict[str, float] = {}  # of those at work, how much of each is done
+        self._found: dict[str, float] = {}  # of all, how much was done before: a run that goes on begins there
 
     def stepped(self, job: Job, step: int, total: int) -> None:
+        self._jobs[job.name] = job
         self._found.setdefault(job.name, (step - 1) / max(total, 1))
         self._shares[job.name] = step / max(total, 1)
 
@@ -162,20 +164,24 @@ class Tally:
 
     @property
     def total(self) -> int:
-        return self.done + self.left()
+        return self.done + self.left().jobs
 
     def eta(self) -> str:
-        """What is left, in words."""
-        made = self.completed - sum(self._found.values())
-        if made < _SHARE_BEFORE_GUESS:
+        """What is left, in words: as much time for what it costs as was spent on what was made since the beginning."""
+        made = {name: self._shares.get(name, 1.0) - found for name, found in self._found.items()}
+        if sum(made.values()) < _SHARE_BEFORE_GUESS:
             return "time left unknown yet"
-        return f"about {duration((self._now() - self._begun) * (self.total - self.completed) / made)} left"
+        left = self.left().cost - self._cost(self._shares)
+        return f"about {duration((self._now() - self._begun) * left / self._cost(made))} left"
+
+    def _cost(self, shares: Mapping[str, float]) -> float:
+        return sum(share * self._jobs[name].cost for name, share in shares.items())
 
 
 class _Live:
     """A bar for each running job, one for all, and a line for each that has ended; for a terminal."""
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
         self.tally, self.say = Tally(left), say
         self.bars: dict[str, TaskID] = {}
         self.progress = bars(console, transient=True, speed_estimate_period=600)
@@ -213,7 +219,7 @@ class _Live:
 class _Lines:
     """Plain lines, for files and pipes."""
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], int]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
         self.console, self.tally, self.say = console, Tally(left), say
         self.last = time.monotonic()
         self.running: dict[str, str] = {}

@@ -31,7 +31,7 @@ from advreg.recipes.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.recipes.grids import Grid, Point
 from advreg.recipes.jobs import Environment, HeldOut, TrainRun
 from advreg.recipes.plans import RECORD_FILE
-from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.recipes.runner import Ended, Job, Left, Runner, Watcher
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.workloads import Workload, load_workload
 from advreg.record import RunRecord, now
@@ -63,6 +63,11 @@ class _Contest:
     @property
     def settings(self) -> Point:
         return self.candidates[self.chosen].settings if self.chosen is not None else {}
+
+    @property
+    def likely(self) -> Point:
+        """Settings of its runs, or some like them while it is not decided."""
+        return self.candidates[self.chosen or 0].settings if self.candidates else {}
 
     def choose(self) -> str | None:
         """Choose the first of those with the best score, once all are in; why that cannot be done, if so."""
@@ -106,7 +111,7 @@ class Comparison:
             self._go_on_with(load(folder))
         self._probe(notice)
         self._places: dict[Path, tuple[_Contest, int, bool]] = {}  # of each job: its contest, its index, tuning or not
-        self._pending: set[Path] = set()
+        self._pending: dict[Path, float] = {}  # what each job that is not over costs
         self._first = list(self._first_jobs())
 
     # ---- before the first run
@@ -153,10 +158,13 @@ class Comparison:
     # ---- jobs
 
     @property
-    def left(self) -> int:
+    def left(self) -> Left:
         """Runs that are still to be made, as far as one can know."""
-        coming = sum(len(contest.runs) for contest in self._contests.values() if not contest.opened)
-        return len(self._pending) + coming
+        costs = [*self._pending.values()]
+        for contest in self._contests.values():
+            if not contest.opened:
+                costs += [self._cost(self._run(contest, contest.likely, entry)) for entry in contest.runs]
+        return Left(len(costs), sum(costs))
 
     def _first_jobs(self) -> Iterator[Job]:
         """Candidates that are not settled, the methods taking turns; and the runs of what is chosen already."""
@@ -180,7 +188,7 @@ class Comparison:
 
     def _open(self, contest: _Contest) -> Iterator[Job]:
         """Once all candidates are in: choose, and go on to the runs with every seed."""
-        if self._pending & {self.folder / candidate.folder for candidate in contest.candidates}:
+        if self._pending.keys() & {self.folder / candidate.folder for candidate in contest.candidates}:
             return
         contest.opened = True
         problem = contest.choose()
@@ -189,13 +197,16 @@ class Comparison:
             if problem is not None:
                 contest.runs[index] = replace(entry, error=problem)
                 continue
-            run = self._train_run(contest, contest.settings, entry.seed, self.folder / entry.folder)
+            run = self._run(contest, contest.settings, entry)
             record = run.settled(data.whole.fingerprint)
             if record is None:
                 yield self._job(contest, index, run)
             else:
                 self._environment.saw(record)
                 contest.runs[index] = replace(entry, error=record.outcome.error)
+
+    def _run(self, contest: _Contest, point: Point, entry: ComparedRun) -> TrainRun:
+        return self._train_run(contest, point, entry.seed, self.folder / entry.folder)
 
     def _train_run(self, contest: _Contest, point: Point, seed: int, folder: Path, tuning: bool = False) -> TrainRun:
         return TrainRun(
@@ -209,8 +220,15 @@ class Comparison:
 
     def _job(self, contest: _Contest, index: int, run: TrainRun) -> Job:
         self._places[run.folder] = (contest, index, run.held_out is not None)
-        self._pending.add(run.folder)
-        return Job(f"{contest.task}/{contest.method}/{run.folder.name}", run.folder, run)
+        self._pending[run.folder] = self._cost(run)
+        name = f"{contest.task}/{contest.method}/{run.folder.name}"
+        return Job(name, run.folder, run, self._pending[run.folder])
+
+    def _cost(self, run: TrainRun) -> float:
+        data = self._data[run.settings.task]
+        part = data.whole if run.held_out is None else data.tuning
+        assert part is not None
+        return run.cost(part.sizes["train"])
 
     # ---- results
 
@@ -221,7 +239,7 @@ class Comparison:
     def _after(self, ended: Ended) -> list[Job]:
         """Take a result in; returns the runs it makes possible."""
         contest, index, tuning = self._places[ended.job.folder]
-        self._pending.discard(ended.job.folder)
+        self._pending.pop(ended.job.folder, None)
         jobs: list[Job] = []
         if not tuning:
             if ended.value is not None:

@@ -82,6 +82,10 @@ class TrainRun:
         share, seed = self.held_out.share, self.held_out.seed
         return _kept(f"{source} {share} {seed}", lambda: load_workload(self.settings).held_out(share, seed))
 
+    def cost(self, samples: int) -> float:
+        """The time it takes beside other runs of the model: the samples that all its forward passes see."""
+        return samples * self.settings.epochs * self.settings.method(self.method).passes().forward
+
     def facts(self, fingerprint: str) -> dict[str, Any]:
         """What must be the same for the run to be the same, as it is kept in a file."""
         facts: dict[str, Any] = json.loads(json.dumps(run_facts(self.settings, fingerprint, self.method, self.seed)))

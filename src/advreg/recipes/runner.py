@@ -55,11 +55,21 @@ class Job:
         name: as it is shown.
         folder: what it writes goes here, and nobody else writes here.
         work: does it; a callable of an importable module, since it is pickled.
+        cost: the time it takes, in any unit that all jobs share.
     """
 
     name: str
     folder: Path
     work: Callable[[Tell], Any]
+    cost: float = 1.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is still to be done: how many jobs, and what they cost in all."""
+
+    jobs: int
+    cost: float
 
 
 @dataclass(frozen=True)

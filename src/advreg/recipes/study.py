@@ -18,7 +18,7 @@ from advreg.hf.injection import InjectionError
 from advreg.recipes.bases import shown
 from advreg.recipes.compare_record import ComparedTask, Status, recorded, score_of, seconds_of
 from advreg.recipes.jobs import Environment, TrainRun
-from advreg.recipes.runner import Ended, Job, Runner, Watcher
+from advreg.recipes.runner import Ended, Job, Left, Runner, Watcher
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study_record import (
     STUDY_FILE,
@@ -84,9 +84,9 @@ class Study:
     # ---- jobs
 
     @property
-    def left(self) -> int:
+    def left(self) -> Left:
         """Runs that are still to be made."""
-        return len(self._places)
+        return Left(len(self._places), sum(job.cost for job in self._jobs if job.folder in self._places))
 
     def plan(self) -> dict[str, tuple[int, int]]:
         """What is left, by variant: how many runs, and how many steps each of them takes."""
@@ -102,7 +102,7 @@ class Study:
             record = run.settled(self._data.fingerprint)
             if record is None:
                 self._places[run.folder] = (name, seed)
-                yield Job(f"{name}/seed-{seed}", run.folder, run)
+                yield Job(f"{name}/seed-{seed}", run.folder, run, run.cost(self._data.sizes["train"]))
             else:
                 self._take(name, seed, record)
 
