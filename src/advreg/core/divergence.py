@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 Divergence = Literal["kl", "symmetric_kl"]
 Prediction = Literal["classes", "labels", "value"]
+_Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 ENTRIES_AT_ONCE = 2**24
 """Logits whose divergence is computed at once; more are taken a part at a time, to save memory."""
@@ -47,7 +48,7 @@ def _measure(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    return F.log_softmax(widen(logits), dim=-1)
+    return F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 class _ManyRows(torch.autograd.Function):
@@ -69,27 +70,31 @@ class _ManyRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         clean, perturbed = ctx.saved_tensors
-        wants_clean, wants_perturbed, _ = ctx.needs_input_grad
-        to_clean = torch.empty_like(clean) if wants_clean else None
-        to_perturbed = torch.empty_like(perturbed) if wants_perturbed else None
+        slopes = _SYMMETRIC_SLOPES if ctx.symmetric else _SLOPES
+        wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[:2], strict=True)
+        found = [torch.empty_like(logits) if is_wanted else None for logits, is_wanted in wanted]
         rows = _rows_at_once(clean)
         for first in range(0, len(clean), rows):
             part = slice(first, first + rows)
-            slopes = _slopes(_log_softmax(clean[part]), _log_softmax(perturbed[part]), ctx.symmetric)
-            for target, slope in zip((to_clean, to_perturbed), slopes, strict=True):
+            log_p, log_q = _log_softmax(clean[part]), _log_softmax(perturbed[part])
+            p, q, apart = log_p.exp(), log_q.exp(), log_p - log_q
+            for target, slope in zip(found, slopes, strict=True):
                 if target is not None:
-                    target[part] = slope * upstream[part, None]
-        return to_clean, to_perturbed, None
+                    target[part] = slope(p, q, apart) * upstream[part, None]
+        return found[0], found[1], None
 
 
-def _slopes(log_p: Tensor, log_q: Tensor, symmetric: bool) -> tuple[Tensor, Tensor]:
-    """The derivatives of each row's divergence by its clean and by its perturbed logits."""
-    p, q, apart = log_p.exp(), log_q.exp(), log_p - log_q
-    towards_p = p * (apart - (p * apart).sum(-1, keepdim=True))
-    if not symmetric:
-        return towards_p, q - p
-    towards_q = q * ((q * apart).sum(-1, keepdim=True) - apart)
-    return 0.5 * (towards_p + p - q), 0.5 * (towards_q + q - p)
+def _centred(p: Tensor, apart: Tensor) -> Tensor:
+    """p (apart − Σ_k p_k apart_k)."""
+    return p * (apart - (p * apart).sum(-1, keepdim=True))
+
+
+# By the clean logits, and by the perturbed ones
+_SLOPES: tuple[_Slope, _Slope] = (lambda p, q, apart: _centred(p, apart), lambda p, q, apart: q - p)
+_SYMMETRIC_SLOPES: tuple[_Slope, _Slope] = (
+    lambda p, q, apart: 0.5 * (p - q + _centred(p, apart)),
+    lambda p, q, apart: 0.5 * (q - p - _centred(q, apart)),
+)
 
 
 def _rows_at_once(logits: Tensor) -> int:
