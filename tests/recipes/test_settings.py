@@ -269,6 +269,14 @@ def test_a_training_field_that_is_a_setting_of_ours_is_refused_lest_the_record_b
         read_settings(None, {}, {field: 1})
 
 
+@pytest.mark.parametrize("field", [{"torch_compile": True}, {"torch_compile_backend": "inductor"}])
+def test_a_model_is_compiled_as_a_whole_or_by_its_layers(field: dict[str, Any]) -> None:
+    ((name, value),) = field.items()
+    with pytest.raises(SettingsError, match=f"compile_layers must be off with {name}={value}, which compiles the"):
+        read_settings(None, {"compile_layers": "yes"}, field)
+    assert read_settings(None, {"compile_layers": "no"}, field).training == field
+
+
 def test_options_of_an_unknown_method_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"options are given for the method 'ach' \(did you mean 'arch'\?\)"):
         TrainSettings(options={"ach": {}})

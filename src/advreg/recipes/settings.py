@@ -62,6 +62,7 @@ class RunSettings(ABC):
     seeds: tuple[int, ...]
     options: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Any]
+    compile_layers: bool | None
     _own_flags: ClassVar[Mapping[str, str]]  # by the field of TrainingArguments that they set
 
     def __post_init__(self) -> None:
@@ -71,6 +72,7 @@ class RunSettings(ABC):
         for name in (*self.methods, *self.options):
             self.method(name)
         check_fields(self.training, self._own_flags)
+        check_compiled_once(self.compile_layers, self.training)
 
     @abstractmethod
     def method(self, name: str) -> Method:
@@ -187,10 +189,10 @@ class TrainSettings(RunSettings):
         if self.task not in (DOCSTRINGS, FILES, *TASKS):
             known = (DOCSTRINGS, FILES, *TASKS, TRANSLATION, *CORPORA)
             raise SettingsError(f"task must be one of {', '.join(known)}, got '{self.task}'{suggest(self.task, known)}")
+        if self.task in (FILES, DOCSTRINGS) and self.dev and not self.train:
+            raise SettingsError(f"dev '{self.dev}' needs a training file of its kind; give --train FILE too")
         if self.task == FILES and self.train is None:
             raise SettingsError("task 'files' needs a training file; give --train FILE")
-        if self.task == DOCSTRINGS and self.dev and not self.train:
-            raise SettingsError(f"dev '{self.dev}' needs a training file of its kind; give --train FILE too")
         if self.task != FILES and (self.train or self.dev):
             raise SettingsError(
                 f"the {self.task} task brings its own data; leave --train and --dev out, or --task files"
@@ -224,6 +226,15 @@ def check_fields(training: Iterable[str], own_flags: Mapping[str, str]) -> None:
     for name in training:
         if name in own_flags:
             raise SettingsError(f"training field '{name}' has a setting of its own; use {own_flags[name]} instead")
+
+
+def check_compiled_once(compile_layers: bool | None, training: Mapping[str, Any]) -> None:
+    for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):  # each of them compiles the model
+        if compile_layers and training.get(name):
+            raise SettingsError(
+                f"compile_layers must be off with {name}={training[name]}, which compiles the model as a whole; "
+                "leave one of them out"
+            )
 
 
 def check_least(settings: object, least: int, *names: str) -> None:
