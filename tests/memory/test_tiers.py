@@ -80,7 +80,7 @@ def test_space_that_a_real_disk_does_not_have_is_refused(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_not_there_is_named_and_to_be_created(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"cache_folder must be a folder that exists, got '.*nowhere/x'; create it"):
+    with pytest.raises(ValueError, match=r"cache_folder must be a folder that exists, got '.*nowhere/x'; create it"):
         mapped_zeros((3,), torch.float32, str(tmp_path / "nowhere" / "x"))
 
 

@@ -335,6 +335,15 @@ def _check_count(count: int, anchors: int) -> None:
         raise ValueError(f"count must be between 1 and the number of anchors ({anchors}), got {count}")
 
 
+def check_neighbours(count: int, cached: int, remedy: str = "") -> None:
+    """Refuse more neighbours than there are cached samples; ``remedy`` is another one."""
+    if count > cached:
+        raise ValueError(
+            f"neighbours must be at most the number of cached samples ({cached}), got {count}; lower neighbours or "
+            f"raise cache_fraction{remedy}"
+        )
+
+
 @dataclass
 class NeighbourIndex:
     """K_i for every sample and stream, as slots of a cache set; each stream has its own neighbours.
@@ -379,12 +388,8 @@ class NeighbourIndex:
         if anchors is None:
             anchors = {stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()}
         lenders = len(next(iter(anchors.values())))
-        if count > lenders:
-            remedy = "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
-            raise ValueError(
-                f"neighbours must be at most the number of cached samples ({lenders}), got {count}; "
-                f"lower neighbours or raise cache_fraction{remedy}"
-            )
+        scope = "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
+        check_neighbours(count, lenders, scope)
         others = torch.ones(size, dtype=torch.bool)
         others[cached.cpu()] = False
         uncached = others.nonzero()[:, 0]

@@ -55,11 +55,7 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
     reserved before the first write, so that a full disk is an error here and not a crash in mid-training.
     """
     count = math.prod(shape)
-    where = Path(folder or tempfile.gettempdir())
-    if not where.is_dir():
-        raise OSError(
-            f"cache_folder must be a folder that exists, got '{where}'; create it (mkdir -p), or name another"
-        )
+    where = disk_folder(folder)
     try:
         with tempfile.NamedTemporaryFile(dir=where, prefix="advreg-cache-") as file:
             _reserve(file.fileno(), max(count * dtype.itemsize, 1))
@@ -69,6 +65,16 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
             f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); free some space, set "
             "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='int8'"
         ) from error
+
+
+def disk_folder(folder: str | None) -> Path:
+    """Where a cache on disk goes: a folder that is there, or the system's temporary one."""
+    where = Path(folder or tempfile.gettempdir())
+    if not where.is_dir():
+        raise ValueError(
+            f"cache_folder must be a folder that exists, got '{where}'; create it (mkdir -p), or name another"
+        )
+    return where
 
 
 def choose_tier(needed: int, device_budget: float, host_budget: float) -> Tier:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -21,9 +20,9 @@ from advreg.memory.codec import CacheDtype
 from advreg.memory.corpus import Corpus
 from advreg.memory.health import memory_health, similarity_histograms
 from advreg.memory.lending import SharedMeans, assembled
-from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod, require_faiss
+from advreg.memory.neighbours import NeighbourChoice, NeighbourIndex, SearchMethod, check_neighbours, require_faiss
 from advreg.memory.redeal import joined, part_of
-from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, host_budget
+from advreg.memory.tiers import CacheDevice, Place, choose_tier, device_budget, disk_folder, host_budget
 from advreg.methods.base import (
     Backward,
     Batch,
@@ -183,15 +182,11 @@ class Arch(AscentOptions, Method):
 
     def require(self, samples: int) -> None:
         cached = self._cached_of(samples)
-        if self.neighbours > cached < samples:
-            raise ValueError(
-                f"neighbours must be at most the number of cached samples ({cached} of {samples}), got "
-                f"{self.neighbours}; lower neighbours or raise cache_fraction"
-            )
+        if cached < samples:
+            check_neighbours(self.neighbours, cached)
         if self.neighbour_search == "faiss":
             require_faiss()
-        if self.cache_folder is not None and not Path(self.cache_folder).is_dir():
-            raise ValueError(f"cache_folder must be a folder, got '{self.cache_folder}'; make it, or leave it out")
+        disk_folder(self.cache_folder)
 
     def _cached_of(self, samples: int) -> int:
         """⌊n·p⌋."""
