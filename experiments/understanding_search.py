@@ -119,6 +119,8 @@ class Writer:
 
     def noticed(self, job: Job, text: str) -> None: ...
 
+    def stopping(self) -> None: ...
+
     def ended(self, ended: Ended) -> None:
         line = {**self.keys[ended.job.folder], "seconds": ended.seconds, "error": ended.error}
         if ended.error is None:

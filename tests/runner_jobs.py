@@ -67,6 +67,7 @@ class Sleep:
 
     folder: Path
     stubborn: bool = False
+    seconds_to_leave: float = 0.0
 
     def __call__(self, tell: Tell) -> None:
         if self.stubborn:
@@ -75,6 +76,7 @@ class Sleep:
         try:
             time.sleep(60)
         finally:
+            time.sleep(self.seconds_to_leave)
             (self.folder / "left").touch()
 
 
@@ -109,12 +111,16 @@ class Seen:
         self.steps: list[tuple[int, int, dict[str, float]]] = []
         self.notices: list[str] = []
         self.ends: list[Ended] = []
+        self.stops = 0
 
     def started(self, job: Job) -> None:
         self.names.append(job.name)
 
     def stepped(self, job: Job, step: int, total: int, values: Any) -> None:
         self.steps.append((step, total, dict(values)))
+
+    def stopping(self) -> None:
+        self.stops += 1
 
     def noticed(self, job: Job, text: str) -> None:
         self.notices.append(text)

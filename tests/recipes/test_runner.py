@@ -158,11 +158,21 @@ def interrupt_when(path: Path, times: int = 1) -> None:
 def test_ctrl_c_lets_every_job_leave_and_ends_its_process(tmp_path: Path) -> None:
     handler = signal.getsignal(signal.SIGINT)
     interrupt_when(tmp_path / "pid")
+    seen = Seen()
     with pytest.raises(KeyboardInterrupt):
-        Runner(1).run(jobs(Sleep(tmp_path), Answer(1)), Seen())
+        Runner(1).run(jobs(Sleep(tmp_path), Answer(1)), seen)
+    assert seen.stops == 1
     assert (tmp_path / "left").exists()
     assert not is_alive(int((tmp_path / "pid").read_text()))
     assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_a_job_that_is_stopped_has_time_to_save_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "_GRACE_SECONDS", 0.1)
+    interrupt_when(tmp_path / "pid")
+    with pytest.raises(KeyboardInterrupt):
+        Runner(1).run(jobs(Sleep(tmp_path, seconds_to_leave=1.0)), Seen())
+    assert (tmp_path / "left").exists()
 
 
 def test_a_second_ctrl_c_does_not_wait_for_a_job_that_will_not_leave(tmp_path: Path) -> None:

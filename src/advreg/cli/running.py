@@ -16,7 +16,7 @@ from rich.progress import TaskID
 from advreg.cli.saying import Notices, bars, note
 from advreg.drawing import check_drawable
 from advreg.recipes.bases import split
-from advreg.recipes.runner import Ended, Job, Left, Runner, Watcher
+from advreg.recipes.runner import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher
 from advreg.report.render import Sheet, to_rich
 from advreg.report.words import counted, duration
 
@@ -25,6 +25,10 @@ MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
+_STOPPING = (
+    f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
+    "Ctrl-C once more leaves at once"
+)
 
 
 class Undertaking(Protocol):
@@ -206,6 +210,9 @@ class _Live:
     def noticed(self, job: Job, text: str) -> None:
         self.say(text)
 
+    def stopping(self) -> None:
+        self.say(_STOPPING)
+
     def ended(self, ended: Ended) -> None:
         self.progress.remove_task(self.bars.pop(ended.job.name))
         self.tally.finished(ended.job)
@@ -242,6 +249,9 @@ class _Lines:
 
     def noticed(self, job: Job, text: str) -> None:
         self.say(text)
+
+    def stopping(self) -> None:
+        self.say(_STOPPING)
 
     def ended(self, ended: Ended) -> None:
         self.running.pop(ended.job.name, None)

@@ -32,6 +32,8 @@ from types import FrameType
 from typing import Any, Protocol
 
 SECONDS_BETWEEN_MESSAGES = 0.3
+SECONDS_TO_SAVE = 60.0
+"""How long a job that is told to stop may take: a step, or what is left of an evaluation, and a checkpoint."""
 _TICK_SECONDS, _GRACE_SECONDS = 0.2, 10.0
 _STOPPED = 143  # what a shell makes of SIGTERM
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -93,6 +95,9 @@ class Watcher(Protocol):
     def noticed(self, job: Job, text: str) -> None: ...
 
     def ended(self, ended: Ended) -> None: ...
+
+    def stopping(self) -> None:
+        """The user asked for it; jobs at work have :data:`SECONDS_TO_SAVE`."""
 
 
 # ---- the worker's side
@@ -165,7 +170,7 @@ def _listen(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
         jobs.put(b"")
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE_SECONDS)
+        time.sleep(SECONDS_TO_SAVE)
         os._exit(_STOPPED)
 
 
@@ -250,6 +255,7 @@ class Runner:
                         waiting.extend(then(ended))
                         watcher.ended(ended)
                     if stop.asked:
+                        watcher.stopping()
                         raise KeyboardInterrupt
                 self._let_go(stop)
             finally:
@@ -332,21 +338,21 @@ class Runner:
         for worker in self._workers:
             with contextlib.suppress(OSError):
                 worker.pipe.send_bytes(b"")
-        self._await_ends(stop)
+        self._await_ends(stop, _GRACE_SECONDS)
 
     def _end_all(self, stop: _Stop) -> None:
         for worker in self._workers:
             worker.process.terminate()
-        self._await_ends(stop)
+        self._await_ends(stop, SECONDS_TO_SAVE)
         for worker in list(self._workers):
             worker.process.kill()
             self._remove(worker)
         if self.log is not None and self.log.is_file() and self.log.stat().st_size == 0:
             self.log.unlink()
 
-    def _await_ends(self, stop: _Stop) -> None:
+    def _await_ends(self, stop: _Stop, seconds: float) -> None:
         """Wait until all have ended; not for ever, and no longer once the user asks again."""
-        until, asked = time.monotonic() + _GRACE_SECONDS, stop.asked
+        until, asked = time.monotonic() + seconds, stop.asked
         while self._workers and time.monotonic() < until and stop.asked <= max(asked, 1):
             connection.wait([worker.process.sentinel for worker in self._workers], _TICK_SECONDS)
             for worker in [worker for worker in self._workers if not worker.process.is_alive()]:
