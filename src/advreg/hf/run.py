@@ -26,6 +26,7 @@ from advreg.methods.base import Method
 
 Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
 OnStep = Callable[[int, int, Mapping[str, float]], None]
+_CHECKPOINT = "checkpoint-"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,20 @@ class Result:
     resumed_from: int | None
     skipped: int = 0
 
+    @classmethod
+    def of(cls, trainer: AdversarialTrainer, history: list[dict[str, Any]], **own: Any) -> Result:
+        """Of a trainer that is done: what it measured, and what else there is to say."""
+        return cls(
+            history=history,
+            seconds_per_step=trainer.timer.per_step(),
+            epoch_seconds=trainer.timer.epochs,
+            steps=trainer.state.global_step,
+            passes=trainer.passes.per_step(),
+            memory_bytes=trainer.method.memory_bytes,
+            skipped=trainer.skipped,
+            **own,
+        )
+
 
 @for_any_shape()
 def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
@@ -90,10 +105,10 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     """
     trainer = _trainer(job)
     report_steps(trainer, on_step)
-    checkpoint = first_decides(lambda: last_whole_checkpoint(job.folder)) if resume else None
+    resumed_from = step_to_resume(job.folder) if resume else None
     forget_peak()
     with keep_logs(trainer, job.logged):
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
         scores = trainer.evaluate()
         for name, samples in job.evaluations.items():
             scores |= trainer.evaluate(samples, metric_key_prefix=f"eval_{name}")
@@ -101,17 +116,18 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
         shutil.rmtree(job.folder / "model", ignore_errors=True)  # half of one, where a kill fell into the saving
     trainer.save_model(str(job.folder / "model"))
     save_health(trainer, job.folder, lambda _, ids: job.tokenizer.convert_ids_to_tokens(ids))
-    return Result(
-        metrics={name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)},
-        history=job.logged,
-        seconds_per_step=trainer.timer.per_step(),
-        epoch_seconds=trainer.timer.epochs,
-        steps=trainer.state.global_step,
-        passes=trainer.passes.per_step(),
-        memory_bytes=job.method.memory_bytes,
-        resumed_from=None if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-")),
-        skipped=trainer.skipped,
-    )
+    metrics = {name.removeprefix("eval_"): value for name, value in scores.items() if _is_score(name, value)}
+    return Result.of(trainer, job.logged, metrics=metrics, resumed_from=resumed_from)
+
+
+def step_to_resume(folder: Path) -> int | None:
+    """The step of the last whole checkpoint, on which all processes agree."""
+    checkpoint = first_decides(lambda: last_whole_checkpoint(folder))
+    return None if checkpoint is None else int(checkpoint.name.removeprefix(_CHECKPOINT))
+
+
+def checkpoint_at(folder: Path, step: int | None) -> str | None:
+    return None if step is None else str(folder / f"{_CHECKPOINT}{step}")
 
 
 def _trainer(job: Job) -> AdversarialTrainer:

@@ -22,14 +22,13 @@ from advreg.hf.arguments import training_arguments
 from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
-from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.compiling import compile_layers, not_compiled
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import first_decides, process_count
-from advreg.hf.run import OnStep, Result, keep_logs, report_steps
+from advreg.hf.run import OnStep, Result, checkpoint_at, keep_logs, report_steps, step_to_resume
 from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, ModelTask
@@ -323,27 +322,16 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     """
     trainer = TranslationTrainer(job)
     report_steps(trainer, on_step)
-    checkpoint = first_decides(lambda: last_whole_checkpoint(job.folder)) if resume else None
-    step = 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
-    first_decides(lambda: trainer.snapshots.forget_after(step))
+    resumed_from = step_to_resume(job.folder) if resume else None
+    first_decides(lambda: trainer.snapshots.forget_after(resumed_from or 0))
     forget_peak()
     with keep_logs(trainer, job.logged):
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
         if first_decides(lambda: trainer.state.global_step not in trainer.snapshots.scores()):
             trainer.evaluate()
     sides = {"encoder": job.subwords.source, "decoder": job.subwords.target}
     save_health(trainer, job.folder, lambda stream, ids: sides[stream].names(ids))
-    return Result(
-        metrics={},
-        history=job.logged,
-        seconds_per_step=trainer.timer.per_step(),
-        epoch_seconds=trainer.timer.epochs,
-        steps=trainer.state.global_step,
-        passes=trainer.passes.per_step(),
-        memory_bytes=job.method.memory_bytes,
-        resumed_from=None if checkpoint is None else step,
-        skipped=trainer.skipped,
-    )
+    return Result.of(trainer, job.logged, metrics={}, resumed_from=resumed_from)
 
 
 def export(job: TranslationJob, steps: Sequence[int], decoding: Decoding, folder: Path) -> None:
