@@ -252,8 +252,8 @@ class ModelTask:
     def _aligned(self, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Predictions beside the labels they are for: a causal language model predicts at t the token at t + 1."""
         labels: Tensor = batch["labels"]
-        if self.predicts_next:
-            return predictions[:, :-1], labels[:, 1:]
+        if self.predicts_next:  # not the logits are moved, which would have to be copied
+            labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
         return predictions, labels
 
     # ---- perturbations
