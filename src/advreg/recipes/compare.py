@@ -64,11 +64,6 @@ class _Contest:
     def settings(self) -> Point:
         return self.candidates[self.chosen].settings if self.chosen is not None else {}
 
-    @property
-    def likely(self) -> Point:
-        """Settings of its runs, or some like them while it is not decided."""
-        return self.candidates[self.chosen or 0].settings if self.candidates else {}
-
     def choose(self) -> str | None:
         """Choose the first of those with the best score, once all are in; why that cannot be done, if so."""
         if self.chosen is not None or not self.candidates:
@@ -109,6 +104,7 @@ class Comparison:
         self._begun = now()
         if (folder / COMPARE_FILE).is_file():
             self._go_on_with(load(folder))
+        self._costs = {pair: self._likely_cost(contest) for pair, contest in self._contests.items()}  # of one run
         self._probe(notice)
         self._places: dict[Path, tuple[_Contest, int, bool]] = {}  # of each job: its contest, its index, tuning or not
         self._pending: dict[Path, float] = {}  # what each job that is not over costs
@@ -160,11 +156,10 @@ class Comparison:
     @property
     def left(self) -> Left:
         """Runs that are still to be made, as far as one can know."""
-        costs = [*self._pending.values()]
-        for contest in self._contests.values():
-            if not contest.opened:
-                costs += [self._cost(self._run(contest, contest.likely, entry)) for entry in contest.runs]
-        return Left(len(costs), sum(costs))
+        coming = [
+            self._costs[pair] for pair, contest in self._contests.items() if not contest.opened for _ in contest.runs
+        ]
+        return Left(len(self._pending) + len(coming), sum(self._pending.values()) + sum(coming))
 
     def _first_jobs(self) -> Iterator[Job]:
         """Candidates that are not settled, the methods taking turns; and the runs of what is chosen already."""
@@ -223,6 +218,11 @@ class Comparison:
         self._pending[run.folder] = self._cost(run)
         name = f"{contest.task}/{contest.method}/{run.folder.name}"
         return Job(name, run.folder, run, self._pending[run.folder])
+
+    def _likely_cost(self, contest: _Contest) -> float:
+        """What a run of a contest costs, or one like it while it is not decided."""
+        likely = contest.candidates[contest.chosen or 0].settings if contest.candidates else {}
+        return self._cost(self._run(contest, likely, contest.runs[0]))
 
     def _cost(self, run: TrainRun) -> float:
         data = self._data[run.settings.task]
