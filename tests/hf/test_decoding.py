@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import MarianConfig, MarianMTModel
 
 from advreg.hf.decoding import Decoding, batches_of, decode
@@ -104,15 +106,30 @@ def test_attention_takes_batches_of_any_shape_without_a_plan_for_each() -> None:
 
 
 def test_batches_share_a_length_limit_and_keep_the_budget() -> None:
-    lengths = [1, 8, 9, 16, 30, 31, 7, 25]
+    texts = [tuple(range(length)) for length in (1, 8, 9, 16, 30, 31, 7, 25)]
     search = Decoding(beam=2, ratio=2.0, extra=10)
-    found = list(batches_of(lengths, search, max_tokens=200))
-    assert sorted(index for batch in found for index in batch) == list(range(len(lengths)))
+    found = list(batches_of(texts, search, max_tokens=200))
+    assert sorted(text for batch in found for text in batch) == sorted(texts)
     for batch in found:
-        assert len({search.limit(lengths[index]) for index in batch}) == 1
-        widest = max(lengths[index] for index in batch)
-        assert len(batch) == 1 or len(batch) * 2 * search.limit(widest) <= 200
-    assert lengths[found[0][0]] == max(lengths)
+        assert len({search.limit(len(text)) for text in batch}) == 1
+        assert len(batch) == 1 or len(batch) * 2 * search.limit(max(map(len, batch))) <= 200
+    assert len(found[0][0]) == max(map(len, texts))
+
+
+@given(st.permutations([(length % 7 + 1) * (length,) for length in range(20)]))
+def test_batches_are_the_same_in_whatever_order_the_sources_come(texts: list[tuple[int, ...]]) -> None:
+    search = Decoding(beam=2)
+    assert list(batches_of(texts, search, 300)) == list(batches_of(sorted(texts), search, 300))
+
+
+def test_a_source_that_comes_twice_is_translated_once_and_counted_twice() -> None:
+    model, texts, done = tiny("marian"), sources(3), list[int]()
+    rows: list[int] = []
+    seen = model.get_encoder().register_forward_hook(lambda _, __, out: rows.append(len(out.last_hidden_state)))
+    found = decode(model, [*texts, texts[1]], Decoding(beam=1, extra=3, ratio=0), advance=done.append)
+    seen.remove()
+    assert (sum(rows), sum(done)) == (3, 4)
+    assert found == [*decode(model, texts, Decoding(beam=1, extra=3, ratio=0)), found[1]]
 
 
 def test_a_translation_is_no_longer_than_its_limit_or_the_positions() -> None:

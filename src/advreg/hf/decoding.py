@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from advreg.hf.randomness import kept_randomness
 
 _CLASS = 8  # sources whose lengths round up to one multiple of it share a limit, and only they share a batch
 _TOKENS = {"cuda": 131_072, "cpu": 8_192}
+
+Source = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def decode(
     """The best translation of each source: ids after the start, up to and with the end.
 
     What a source becomes depends on it alone, but for rounding: batches are composed by length, and each source has
-    its own length limit.
+    its own length limit. The order of the sources changes nothing at all: batches are composed by what the sources are,
+    each once.
 
     Args:
         model: an encoder–decoder.
@@ -77,34 +81,32 @@ def decode(
     """
     device = model.device
     budget = _TOKENS.get(device.type, _TOKENS["cpu"]) if max_tokens is None else max_tokens
-    found: list[list[int]] = [[] for _ in sources]
+    counts = Counter(map(tuple, sources))
+    found: dict[Source, list[int]] = {}
     training = model.training
     model.eval()
     try:
         with torch.inference_mode(), kept_randomness(), not_compiled(), _autocast(device, precision):
-            for batch in batches_of([len(source) for source in sources], decoding, budget):
-                rows = _search(model, [sources[index] for index in batch], decoding)
-                for index, row in zip(batch, rows, strict=True):
-                    found[index] = row
+            for batch in batches_of(counts, decoding, budget):
+                found.update(zip(batch, _search(model, batch, decoding), strict=True))
                 if advance is not None:
-                    advance(len(batch))
+                    advance(sum(counts[source] for source in batch))
     finally:
         model.train(training)
-    return found
+    return [list(found[tuple(source)]) for source in sources]
 
 
-def batches_of(lengths: Sequence[int], decoding: Decoding, max_tokens: int) -> Iterator[list[int]]:
-    """Indices of sources in batches that share a length limit, longest first: a budget too large fails at once."""
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    batch: list[int] = []
-    for index in order:
+def batches_of(sources: Iterable[Source], decoding: Decoding, max_tokens: int) -> Iterator[list[Source]]:
+    """Sources in batches that share a length limit, longest first: a budget too large fails at once."""
+    batch: list[Source] = []
+    for source in sorted(sources, key=lambda source: (-len(source), source)):
         if batch:
-            first = lengths[batch[0]]
+            first = len(batch[0])
             size = (len(batch) + 1) * decoding.beam * max(first, decoding.limit(first))
-            if size > max_tokens or round_up(first, _CLASS) != round_up(lengths[index], _CLASS):
+            if size > max_tokens or round_up(first, _CLASS) != round_up(len(source), _CLASS):
                 yield batch
                 batch = []
-        batch.append(index)
+        batch.append(source)
     if batch:
         yield batch
 
