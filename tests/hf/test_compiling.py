@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advreg.hf.compiling import compile_layers, layers_of, not_compiled
+from advreg.core.divergence import divergence
+from advreg.hf import task as tasks
+from advreg.hf.compiling import compile_layers, compiled, layers_of, not_compiled
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.injection import is_compiled
-from advreg.hf.task import ModelTask
+from advreg.hf.task import ModelTask, constant_parameters, cross_entropy
 from advreg.methods import create
 from observe import batch_of, close, exact, gradients, step
 from tiny_models import tiny
@@ -62,6 +65,59 @@ def test_compiled_layers_give_the_same_gradients_in_few_graphs(family: str, grap
     smart_step(task, 14)
     assert graphs["stats"]["unique_graphs"] == seen <= GRAPHS[family]
     assert not graphs["graph_break"]
+
+
+@pytest.mark.parametrize("family", ["t5", "marian"])
+def test_losses_of_a_vocabulary_are_compiled_beside_the_layers_and_stay_the_same(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def watched(function: Any) -> Any:
+        seen.add(function)
+        return torch.compile(function, backend="aot_eager")
+
+    eager, model = ModelTask(exact(family), label_smoothing=0.1), exact(family)
+    monkeypatch.setattr(tasks, "_VOCABULARY", 8)
+    monkeypatch.setattr(tasks, "compiled", watched)
+    compile_layers(model, backend="eager")
+    task = ModelTask(model, label_smoothing=0.1)
+    for length in (10, 12):
+        assert close(smart_step(task, length), smart_step(eager, length), 1e-9)
+    assert seen == {divergence, cross_entropy}
+
+
+@pytest.mark.slow
+def test_of_logits_nothing_else_of_their_size_is_kept_by_a_compiled_loss() -> None:
+    clean, perturbed = (torch.randn(6, 2000, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    labels, kept = torch.tensor([0, 5, -100, 3, 1999, 7]), list[Tensor]()
+    losses = {
+        divergence: (clean, perturbed, "symmetric_kl", "classes", False),
+        cross_entropy: (clean, labels, 0.1),
+    }
+    for function, inputs in losses.items():
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
+            found = compiled(function)(*inputs)
+        large = {saved.data_ptr() for saved in kept if saved.numel() >= clean.numel()}
+        assert large <= {clean.data_ptr(), perturbed.data_ptr()}
+        assert torch.allclose(found, function(*inputs), rtol=1e-4)
+        slopes = torch.autograd.grad(found.sum(), clean), torch.autograd.grad(function(*inputs).sum(), clean)
+        assert torch.allclose(*(slope.float() for (slope,) in slopes), rtol=1e-2, atol=1e-5)
+
+
+def test_constant_parameters_have_no_gradient_stay_tied_and_come_back() -> None:
+    model = tiny("marian")
+    before, shared = dict(model.named_parameters()), model.get_input_embeddings()
+    with suppress(KeyboardInterrupt), constant_parameters(model):
+        inside = [value for module in model.modules() for value in module._parameters.values() if value is not None]
+        assert not any(value.requires_grad for value in inside)
+        assert model.lm_head.weight is shared.weight
+        assert shared.weight.data_ptr() == before["model.shared.weight"].data_ptr()
+        raise KeyboardInterrupt
+    after = dict(model.named_parameters())
+    assert all(after[name] is value for name, value in before.items())
+    assert model.lm_head.weight is shared.weight
 
 
 @pytest.mark.parametrize("layers", [2, 5])

@@ -48,8 +48,9 @@ class Ascent:
     def direction(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         """The gradient as the step rule takes it. Non-finite entries raise: they would spread into δ."""
         gradient = gradient.map(lambda values, _: values)  # a model that reads padding: not into the norms
-        for stream, values in gradient.values.items():
-            if not bool(torch.isfinite(values).all()):
+        finite = torch.stack([torch.isfinite(values).all() for values in gradient.values.values()]).tolist()
+        for stream, is_finite in zip(gradient.streams, finite, strict=True):  # one wait for the device, not one a stream
+            if not is_finite:
                 raise FloatingPointError(
                     f"the gradient with respect to the perturbation of stream '{stream}' is not finite; "
                     "lower step_size or radius, or train in bf16 or fp32 instead of fp16"

@@ -1,9 +1,10 @@
-"""``torch.compile`` for the layers of a model, each kind of which is compiled once."""
+"""``torch.compile`` for the layers of a model, each kind of which is compiled once, and for losses of its logits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ def compile_layers(model: nn.Module, **options: Any) -> None:
             f"compile_layers must be off for {type(model).__name__}, which has no stack of like layers; "
             "torch_compile=True compiles any model as a whole"
         )
-    limits: Any = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
+    _allow_many_graphs()
     for layer in layers:
         layer.compile(**{"dynamic": True, **options})
 
@@ -44,6 +44,18 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
             yield part
         else:
             yield from layers_of(part)
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors under ``torch.compile``, whoever calls it: there is one of each."""
+    _allow_many_graphs()
+    return torch.compile(function)
+
+
+def _allow_many_graphs() -> None:
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.core.perturbation import Perturbation
+from advreg.hf.compiling import compiled
 from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
@@ -27,6 +28,7 @@ IGNORED = -100
 
 _NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS)
 _FIRST_INNER_SCALE = 2.0**16
+_VOCABULARY = 1024  # classes
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ class ModelTask:
         self._frozen: Callable[..., Any] | None = None
         self._replaced: Callable[..., Any] = partial(call_with, self.model)
         self._compiled = is_compiled(model)
+        self._compiles_losses = False
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
             self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
@@ -109,7 +112,8 @@ class ModelTask:
         compiled = next((module for module in model.modules() if self._is_compiled_whole_in(module)), None)
         if compiled is None:  # compiled in place, or in parts: those parts are called
             self._quiet = model if uncompiled(model) is self.model else self.model
-            self._frozen = partial(call_frozen, self._quiet)
+            self._frozen = partial(call_constant, self._quiet)
+            self._compiles_losses = True
             return
         compiler: Any = compiled.dynamo_ctx
         self._quiet = compiled if uncompiled(compiled) is self.model else compiler(self.model)
@@ -206,12 +210,8 @@ class ModelTask:
         elif kind == "labels":
             total = F.binary_cross_entropy_with_logits(widen(logits), labels.to(widen(logits).dtype), reduction="sum")
         else:
-            total = F.cross_entropy(
-                widen(logits).flatten(0, -2),
-                labels.flatten(),
-                ignore_index=IGNORED,
-                reduction="sum",
-                label_smoothing=self.label_smoothing,
+            total = self._over_logits(cross_entropy, logits)(
+                logits.flatten(0, -2), labels.flatten(), self.label_smoothing
             )
         return total / self.items(batch)
 
@@ -219,11 +219,17 @@ class ModelTask:
         self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
     ) -> Tensor:
         prediction = self.prediction(clean, batch)
-        moved = divergence(clean, perturbed, kind, prediction, detach_clean)  # (B,) or (B, T)
+        measure = self._over_logits(divergence, clean)
+        rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
+        moved = measure(*rows, kind, prediction, detach_clean).view(clean.shape[:-1])  # (B,) or (B, T)
         if prediction != "classes" or "labels" not in batch:
             return moved.sum()
         moved, labels = self._aligned(moved, batch)
         return moved.masked_fill(labels == IGNORED, 0.0).sum()
+
+    def _over_logits(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
+        """The function, compiled if layers are, where a pass over the logits of a vocabulary costs something."""
+        return compiled(function) if self._compiles_losses and logits.shape[-1] >= _VOCABULARY else function
 
     def items(self, batch: Batch) -> Tensor:
         given = batch.get(ITEMS)
@@ -439,13 +445,45 @@ def require_non_reentrant(model: nn.Module) -> None:
                 raise CheckpointingError(_REENTRANT)
 
 
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """The sum over items of −log p(label), smoothed; (N, C), (N,) → (); ignored labels left out."""
+    return F.cross_entropy(
+        widen(logits), labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+    )
+
+
 def call_frozen(model: nn.Module, **inputs: Any) -> Any:
-    """The model's output, of which no parameter has a gradient.
+    """The model's output, of which no parameter has a gradient; for a compiler to trace.
 
     A compiled backward pass computes all gradients that its graph has, whichever are asked for; in this graph δ is
     the only thing to differentiate by. The parameters' own flags are not touched.
     """
     return call_with(model, {name: value.detach() for name, value in model.named_parameters()}, inputs)
+
+
+def call_constant(model: nn.Module, **inputs: Any) -> Any:
+    """What :func:`call_frozen` gives, of a model whose parts are compiled; the host need not look up every name."""
+    with constant_parameters(model):
+        return model(**inputs)
+
+
+@contextmanager
+def constant_parameters(model: nn.Module) -> Iterator[None]:
+    """Inside, each parameter is a constant that shares its memory, in all the places where it is used."""
+    places: list[tuple[dict[str, Any], str, Tensor]] = [
+        (module._parameters, name, value)
+        for module in model.modules()
+        for name, value in module._parameters.items()
+        if value is not None
+    ]
+    constants = {value: value.detach() for _, _, value in places}
+    try:
+        for parameters, name, value in places:
+            parameters[name] = constants[value]
+        yield
+    finally:
+        for parameters, name, value in places:
+            parameters[name] = value
 
 
 def call_with(model: nn.Module, parameters: dict[str, Tensor], inputs: dict[str, Any]) -> Any:
