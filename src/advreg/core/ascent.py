@@ -48,8 +48,9 @@ class Ascent:
     def direction(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         """The gradient as the step rule takes it. Non-finite entries raise: they would spread into δ."""
         gradient = gradient.map(lambda values, _: values)  # a model that reads padding: not into the norms
+        # one wait for the device, not one a stream
         finite = torch.stack([torch.isfinite(values).all() for values in gradient.values.values()]).tolist()
-        for stream, is_finite in zip(gradient.streams, finite, strict=True):  # one wait for the device, not one a stream
+        for stream, is_finite in zip(gradient.streams, finite, strict=True):
             if not is_finite:
                 raise FloatingPointError(
                     f"the gradient with respect to the perturbation of stream '{stream}' is not finite; "
