@@ -261,6 +261,10 @@ def test_another_comparison_in_the_folder_is_refused_by_what_differs(
         Comparison(asked(flags, **{**SMALL, **change}), whole)
 
 
+def test_how_models_are_compiled_may_change(flags: dict[str, Any], whole: Path) -> None:
+    Comparison(asked(flags, **{**SMALL, "compile_layers": "no"}), whole)
+
+
 def test_changed_data_are_refused(flags: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     other = write_table(tmp_path / "train.csv", sentiment(40, seed=9))
     with pytest.raises(SettingsError, match="data of files was"):

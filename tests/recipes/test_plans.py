@@ -47,6 +47,14 @@ def test_a_run_with_an_option_that_exists_no_more_does_not_go_on(tmp_path: Path)
         agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
 
 
+def test_how_a_run_is_compiled_may_change_while_it_is_interrupted(tmp_path: Path) -> None:
+    facts = {**FACTS, "compile_layers": None, "training": {"torch_compile": True, "seed": 1}}
+    agree("arch-seed0", tmp_path, facts, resume=False)
+    agree("arch-seed0", tmp_path, {**facts, "compile_layers": True, "training": {"seed": 1}}, resume=True)
+    with pytest.raises(SettingsError, match="seed was 1, is 2"):
+        agree("arch-seed0", tmp_path, {**facts, "training": {"torch_compile": True, "seed": 2}}, resume=True)
+
+
 def test_a_run_without_a_record_is_not_finished(tmp_path: Path) -> None:
     assert not has_runs(tmp_path)
     assert finished("a", tmp_path, FACTS) is None

@@ -32,7 +32,7 @@ from advreg.recipes.grids import Grid, Point
 from advreg.recipes.jobs import Environment, HeldOut, TrainRun
 from advreg.recipes.plans import RECORD_FILE
 from advreg.recipes.runner import Ended, Job, Left, Runner, Watcher
-from advreg.recipes.settings import SettingsError
+from advreg.recipes.settings import SettingsError, decisive
 from advreg.recipes.workloads import Workload, load_workload
 from advreg.record import RunRecord, now
 from advreg.record import load as load_run
@@ -343,7 +343,7 @@ def _differences(old: CompareRecord, new: CompareRecord) -> Iterator[tuple[str, 
     methods = set(old.settings["methods"]) & set(new.settings["methods"])
     for task in new.tasks:
         if task.name in before:
-            was, now = dict(before[task.name].settings), dict(task.settings)
+            was, now = decisive(before[task.name].settings), decisive(task.settings)
             chosen, given = was.pop("options"), now.pop("options")
             yield from _unequal(f"{task.name}: ", was, now)
             for method in sorted(methods):

@@ -14,7 +14,7 @@ from advreg import record as records
 from advreg.hf.arguments import training_arguments
 from advreg.hf.ranks import first_decides, is_first_process
 from advreg.methods.base import registry
-from advreg.recipes.settings import SettingsError, TrainSettings
+from advreg.recipes.settings import SettingsError, TrainSettings, decisive
 from advreg.recipes.translation_settings import TranslationSettings
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
@@ -39,7 +39,8 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
         half.unlink(missing_ok=True)
     if resume and path.is_file():
         saved = _as_then(read_plan(folder))
-        told = "; ".join(f"{fact} was {was}, is {now}" for fact, was, now in _differences(saved, mine))
+        differences = _differences(decisive(saved), decisive(mine))
+        told = "; ".join(f"{fact} was {was}, is {now}" for fact, was, now in differences)
         if told:
             anew = "" if _holds_work(folder) else ", of which nothing is kept yet: delete it to start anew"
             raise SettingsError(
