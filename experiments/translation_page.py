@@ -489,6 +489,8 @@ READING = """
 - At 32,768 tokens the trainer loses to the bare loop. What we suspect, and have not shown: batches were made in the
   training process then, by the loop while the GPU still computes; the trainer, which waits once an update to see
   whether its gradient is finite, cannot. Since then a worker makes them wherever there is a GPU.
+- Lines that differ in another order: batches were composed by length and then by order, and bf16 rounds differently in
+  other company. Since then they are composed by what the sentences are, and the order changes nothing.
 - One seed says nothing of chance. Where there are several, ± is the standard deviation over them, and differences have
   a confidence interval.
 """
