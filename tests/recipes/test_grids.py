@@ -37,6 +37,17 @@ def test_candidates_are_different_points_of_the_grid_and_all_of_it_if_the_budget
         assert set(tried) <= product
 
 
+@given(grid_and_budget(), st.integers(0, 5))
+def test_the_first_candidates_have_different_values_of_a_setting_as_long_as_it_has_others(
+    case: tuple[Grid, int], seed: int
+) -> None:
+    grid, budget = case
+    tried = grid.candidates("arch", budget, seed)
+    for name, values in {**grid.common, **grid.methods["arch"]}.items():
+        first = [point[name] for point in tried[: len(values)]]
+        assert len(set(first)) == len(first)
+
+
 @given(grid_and_budget())
 def test_methods_meet_the_same_common_settings_in_the_same_order(case: tuple[Grid, int]) -> None:
     grid, budget = case

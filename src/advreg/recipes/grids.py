@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -119,7 +120,7 @@ class Grid:
         return math.prod(map(len, [*self.common.values(), *self.methods.get(method, {}).values()]))
 
     def candidates(self, method: str, budget: int, seed: int) -> list[Point]:
-        """The first ``budget`` points of a shuffled grid, or all if there are fewer.
+        """The first ``budget`` points of the grid, in a random order that spreads them, or all if there are fewer.
 
         The common settings of the i-th candidate are the same for every method (while i is below their number), so that
         no method is luckier with its learning rates than another; with each pass over them a method's own options come
@@ -131,8 +132,8 @@ class Grid:
             >>> len(grid.candidates("standard", 4, seed=0)), len(grid.candidates("arch", 4, seed=0))
             (2, 4)
         """
-        common = _shuffled(self.common, f"{seed}:common")
-        own = _shuffled(self.methods.get(method, {}), f"{seed}:{method}")
+        common = _spread(self.common, f"{seed}:common", budget)
+        own = _spread(self.methods.get(method, {}), f"{seed}:{method}", budget)
         lap = math.lcm(len(common), len(own))
         count = min(budget, len(common) * len(own))
         return [{**common[i % len(common)], **own[(i + i // lap) % len(own)]} for i in range(count)]
@@ -174,7 +175,21 @@ def _check_values(where: str, values: Any) -> None:
         raise SettingsError(f"{where} must hold different values, got {list(values)}")
 
 
-def _shuffled(values: Values, seed: str) -> list[Point]:
-    points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    random.Random(seed).shuffle(points)
-    return points
+def _spread(values: Values, seed: str, first: int) -> list[Point]:
+    """All points in a random order, the ``first`` of them spread: each has the values that were used least before it.
+
+    Of a setting with n values the first n points have n different ones, whatever else is in the grid.
+    """
+    left = list(itertools.product(*(range(len(each)) for each in values.values())))
+    random.Random(seed).shuffle(left)
+    used: Counter[tuple[int, int]] = Counter()
+    order = []
+    for _ in range(min(first, len(left))):
+        point = min(left, key=lambda point: sum(used[place] for place in enumerate(point)))
+        left.remove(point)
+        used.update(enumerate(point))
+        order.append(point)
+    return [
+        {name: each[index] for (name, each), index in zip(values.items(), point, strict=True)}
+        for point in (*order, *left)
+    ]
