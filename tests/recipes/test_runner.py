@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from advreg.recipes import runner as runners
-from advreg.recipes.runner import Ended, Job, Runner
+from advreg.recipes.runner import Ended, Job, Runner, usual_size
 from runner_jobs import Answer, Count, Die, Environment, Fail, Print, Seen, Sleep, is_alive, wait_for
 
 
@@ -211,3 +212,21 @@ def test_workers_of_a_loop_that_was_killed_end_themselves(tmp_path: Path) -> Non
     loop.wait()
     wait_for(lambda: not is_alive(worker))
     assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize(
+    ("devices", "cores", "gigabytes", "expected"),
+    [
+        (["0", "1", "2"], 2, 1, 3),
+        ([], 2, 24, 2),
+        ([], 2, 7, 1),  # the second would push the first out of memory
+        ([], 64, 500, 4),
+        ([], 8, 2, 1),
+    ],
+)
+def test_as_many_runs_go_side_by_side_as_there_are_gpus_or_else_cores_with_memory(
+    devices: list[str], cores: int, gigabytes: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "_cores", lambda: cores)
+    monkeypatch.setattr(runners.psutil, "virtual_memory", lambda: SimpleNamespace(available=gigabytes * 2**30))
+    assert usual_size(devices) == expected

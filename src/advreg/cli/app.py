@@ -56,7 +56,9 @@ def see_only(devices: str | None) -> None:
 
 # what compare and study take alike
 Seeds = Annotated[str | None, typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3")]
-Jobs = Annotated[int | None, typer.Option(help="runs side by side", show_default="one per GPU, or 1")]
+Jobs = Annotated[
+    int | None, typer.Option(help="runs side by side", show_default="one per GPU; else per core, 4 at most")
+]
 Devices = Annotated[
     str | None,
     typer.Option(help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False),

@@ -16,7 +16,7 @@ from rich.progress import TaskID
 from advreg.cli.saying import Notices, bars, note
 from advreg.drawing import check_drawable
 from advreg.recipes.bases import split
-from advreg.recipes.runner import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher
+from advreg.recipes.runner import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
 from advreg.report.render import Sheet, to_rich
 from advreg.report.words import counted, duration
 
@@ -50,7 +50,7 @@ class Orders:
     """How it is to be carried out.
 
     Args:
-        jobs: runs side by side; none: one for each GPU.
+        jobs: runs side by side; none: what suits the machine.
         picture: file of what is drawn.
         dry_run: only check it, and say what there is to do.
     """
@@ -86,7 +86,7 @@ def undertake(
 
     quiet_libraries()
     places = find_devices()
-    size = orders.jobs if orders.jobs is not None else max(1, len(places))
+    size = orders.jobs if orders.jobs is not None else usual_size(places)
     runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
     what = make(say)
     say(announce(what, runner.size))
