@@ -211,6 +211,11 @@ def test_embeddings_that_are_not_there_are_missed_before_anything_is_written(set
     assert not Path(str(settings.output)).exists()
 
 
+def test_the_last_weights_are_validated_whatever_the_epochs_between_validations(settings: TranslationSettings) -> None:
+    record, _ = carry_out(dataclasses.replace(settings, methods=("standard",), options={}, validate_every=2))
+    assert [line["epoch"] for line in record.outcome.history if "eval_bleu" in line] == [2.0, 3.0]
+
+
 @pytest.mark.slow
 def test_weights_may_be_the_average_of_the_last_validations(settings: TranslationSettings) -> None:
     mean = dataclasses.replace(settings, methods=("standard",), weights="average", average=2)
