@@ -29,7 +29,7 @@ from advreg.recipes.study_record import load as load_study
 from advreg.record import RunRecord
 from advreg.report.compare import STANDARD, read, results
 from advreg.report.curves import curve, draw_norms
-from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
+from advreg.report.render import TASK_NAMES, Sheet, markdown_table, notes, score_sheets, spread_text
 from advreg.report.student import Spread as SeedSpread
 from advreg.report.study import findings
 from advreg.report.study import to_markdown as study_to_markdown
@@ -43,10 +43,6 @@ BENCH, PICTURE = ROOT / "results" / "cost" / "translation.json", "translation-no
 PAPER = {
     "iwslt15-en-vi": {"standard": 30.3, "r3f": 31.6, "freelb": 31.6, "smart": 31.5, "arch": 32.0},
     "iwslt15-vi-en": {"standard": 28.7, "r3f": 30.0, "freelb": 29.6, "smart": 30.1, "arch": 30.4},
-}
-TITLES = {
-    **{"iwslt15-en-vi": "IWSLT'15 En-Vi", "iwslt15-vi-en": "IWSLT'15 Vi-En", "multi30k-en-de": "Multi30k En-De"},
-    **{"iwslt14-de-en": "IWSLT'14 De-En", "iwslt14-en-de": "IWSLT'14 En-De"},
 }
 METRICS = ("tokenised_bleu", "bleu", "chrf")
 REGULARISED = ("smart", "r3f", "arch")  # of the paper's figure of gradient norms
@@ -84,7 +80,7 @@ class Compared:
 
     def title(self, task: str) -> str:
         """A task, and the model where several comparisons may have it."""
-        return f"{TITLES.get(task, task)}, {self.record.settings['model']}"
+        return f"{TASK_NAMES.get(task, task)}, {self.record.settings['model']}"
 
 
 class Records:
@@ -182,7 +178,7 @@ def speed_aims(found: Records) -> list[list[str]]:
 def decoding_aims(found: Records) -> list[list[str]]:
     body = []
     for line in found.lines("decoding.jsonl"):
-        what = f"{line['sentences']:,} sentences, beam {line['beam']}, {TITLES.get(line['task'], line['task'])}"
+        what = f"{line['sentences']:,} sentences, beam {line['beam']}, {TASK_NAMES.get(line['task'], line['task'])}"
         seconds = [order["seconds"] for order in line["orders"]]
         body.append([f"decoding of {what}", "< 60 s", f"{min(seconds):.0f}–{max(seconds):.0f} s"])
         scores = [order["scores"]["bleu"] for order in line["orders"]]
@@ -203,7 +199,7 @@ def comparison(compared: Compared) -> str:
     found = results(compared.record, compared.runs)
     models = compared.record.settings["model"]
     parts = [f"## Scores, {models}", about(compared)]
-    parts += [f"### {TITLES.get(task, task)}\n\n{scores(compared, task)}" for task in compared.tasks]
+    parts += [f"### {TASK_NAMES.get(task, task)}\n\n{scores(compared, task)}" for task in compared.tasks]
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
@@ -397,7 +393,7 @@ def speed_lines(found: Records) -> list[Mapping[str, Any]]:
 
 
 def about_batches(line: Mapping[str, Any]) -> str:
-    task = TITLES.get(line["task"], line["task"])
+    task = TASK_NAMES.get(line["task"], line["task"])
     each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
     widths = f", widths of {line['round_lengths']}" if line.get("round_lengths", 1) > 1 else ""
     return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')}"
@@ -424,7 +420,7 @@ def decoding(found: Records) -> str:
             for order in line["orders"]
         ]
         header = ["order of the lines", "tokens a batch", "s", *map(metric_name, names), "lines that differ"]
-        what = f"{TITLES.get(line['task'], line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
+        what = f"{TASK_NAMES.get(line['task'], line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
         parts.append(f"{what}{line['beam']}, {line['precision']}:\n\n{table(header, rows)}")
     return "\n\n".join([DECODING.strip(), *parts, provenance(lines)]) if parts else ""
 

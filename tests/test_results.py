@@ -291,7 +291,7 @@ def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: Mo
     assert "27 of 30 runs are done. Scores are sacreBLEU on test. What all runs share: epochs 45." in page
     assert "Default settings of ARCH: T_c = none, α = 0.01." in page
     assert "within a margin: 0.3 BLEU" in page
-    assert "\n0.3 on rte, tiny.\n" in page
+    assert "\n0.3 on Multi30k En-De, tiny.\n" in page
     assert "`advreg study --jobs 8`" in page
     assert "| 0 | 37.9 ± 0.2 | 2.0 | −0.3 [−0.3, −0.3] |" in page.replace("**", "")
 

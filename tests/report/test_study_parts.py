@@ -44,7 +44,7 @@ def test_a_study_that_was_asked_for_has_its_own_panels_points_and_titles(tmp_pat
             save(tmp_path / "arch" / name / f"seed-{seed}", run)
     found = sections_of(tmp_path)
     (figure,) = parts_of(found["studies"], Lines)
-    assert (figure.title, figure.x, figure.y) == ("refresh: ARCH on multi30k", "T_c, epochs", "sacreBLEU on test")
+    assert (figure.title, figure.x, figure.y) == ("refresh: ARCH on Multi30k En-De", "T_c, epochs", "sacreBLEU on test")
     assert list(figure.ticks) == ["15", "once"]
     (series,) = figure.series
     assert (list(series.x), list(series.y)) == ([0.0, 1.0], [71.0, 60.0])
@@ -57,7 +57,7 @@ def test_a_study_that_was_asked_for_has_its_own_panels_points_and_titles(tmp_pat
         ["SMART", "80.0 ± 0.0"],
     ]
     (scores_of_all,) = parts_of(found["scores"], Rows)
-    assert (scores_of_all.title, scores_of_all.x) == ("multi30k", "sacreBLEU on test")
+    assert (scores_of_all.title, scores_of_all.x) == ("Multi30k En-De", "sacreBLEU on test")
     assert [row.look.label for row in scores_of_all.rows] == ["ARCH", "ARCH, refresh_every none"]
     assert ["NonFiniteLossError: nan"] in [row[3:] for row in parts_of(found["failed"], Sheet)[0].rows]
 

@@ -20,7 +20,19 @@ TASK_NAMES = {
     **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
     **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
     **{"anli_r3": "ANLI R3", "mr": "MR"},
+    **{
+        f"{corpus}-{source}-{target}": f"{name} {source.title()}-{target.title()}"
+        for corpus, name, pairs in (
+            ("iwslt14", "IWSLT'14", ("de-en", "en-de")),
+            ("iwslt15", "IWSLT'15", ("en-vi", "vi-en")),
+            ("iwslt16", "IWSLT'16", ("en-fr", "fr-en")),
+            ("multi30k", "Multi30k", ("en-de", "de-en", "en-fr", "fr-en")),
+            ("wmt16", "WMT'16", ("en-de",)),
+        )
+        for source, target in (pair.split("-") for pair in pairs)
+    },
 }
+"""Known tasks as people write them."""
 _REASON_LENGTH = 160
 
 
