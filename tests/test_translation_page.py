@@ -209,6 +209,7 @@ def test_a_comparison_trains_all_methods_alike_and_arch_as_the_paper_does_but_fo
         paper = {**preset("translation", "arch"), "refresh_every": every}
         assert base.method("arch").options() == create("arch", **paper).options()
         assert -(-base.epochs // every) == 3
+        assert base.epochs % base.validate_every == 0  # the last weights are judged too
 
 
 def test_the_study_of_neighbours_varies_nothing_else() -> None:

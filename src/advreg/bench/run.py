@@ -30,6 +30,7 @@ from advreg.bench.record import YARDSTICK, BenchRecord, Panel, Row, Status
 from advreg.bench.settings import BenchSettings, Shape
 from advreg.bench.workload import Workload
 from advreg.hf.architectures import find_model
+from advreg.hf.compiling import allow_many_graphs
 from advreg.hf.run import device_name
 from advreg.hf.task import ModelTask
 from advreg.record import capture_environment, now
@@ -248,7 +249,7 @@ def make_task(model: Any, settings: BenchSettings, device: torch.device) -> Mode
         context = partial(torch.autocast, device.type, dtype)
     if settings.compile:
         torch._dynamo.reset()  # another shape must not make this one's kernels general
-        torch._dynamo.config.recompile_limit = 64  # clean, perturbed, doubled; with gradient or without
+        allow_many_graphs()  # clean, perturbed, doubled; with gradient or without
         model = torch.compile(model, mode=settings.compile_mode, dynamic=False)
     return ModelTask(model, half=settings.precision == "fp16", context=context)
 

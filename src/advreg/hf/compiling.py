@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_GRAPHS = 64  # of one function; each kind of layer, pass and mask has its own, and torch would give up after 8
+_GRAPHS = 64  # of one function; each kind of layer, pass and mask has its own
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:
@@ -30,7 +30,7 @@ def compile_layers(model: nn.Module, **options: Any) -> None:
             f"compile_layers must be off for {type(model).__name__}, which has no stack of like layers; "
             "torch_compile=True compiles any model as a whole"
         )
-    _allow_many_graphs()
+    allow_many_graphs()
     for layer in layers:
         layer.compile(**{"dynamic": True, **options})
 
@@ -49,11 +49,12 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors under ``torch.compile``, whoever calls it: there is one of each."""
-    _allow_many_graphs()
+    allow_many_graphs()
     return torch.compile(function)
 
 
-def _allow_many_graphs() -> None:
+def allow_many_graphs() -> None:
+    """Let a function have a graph for each kind of pass; torch would give up after a few."""
     limits: Any = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
 

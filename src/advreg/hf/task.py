@@ -109,14 +109,14 @@ class ModelTask:
 
     def _compile_like(self, model: nn.Module) -> None:
         """Compile what else is called with the backend and the options of a compiled model."""
-        compiled = next((module for module in model.modules() if self._is_compiled_whole_in(module)), None)
-        if compiled is None:  # compiled in place, or in parts: those parts are called
+        whole = next((module for module in model.modules() if self._is_compiled_whole_in(module)), None)
+        if whole is None:  # compiled in place, or in parts: those parts are called
             self._quiet = model if uncompiled(model) is self.model else self.model
             self._frozen = partial(call_constant, self._quiet)
             self._compiles_losses = True
             return
-        compiler: Any = compiled.dynamo_ctx
-        self._quiet = compiled if uncompiled(compiled) is self.model else compiler(self.model)
+        compiler: Any = whole.dynamo_ctx
+        self._quiet = whole if uncompiled(whole) is self.model else compiler(self.model)
         self._frozen = compiler(partial(call_frozen, self.model))
         self._replaced = compiler(self._replaced)
 

@@ -226,8 +226,8 @@ class _Worker:
 def usual_size(devices: Sequence[str]) -> int:
     """How many runs go side by side unless the user says: one for each GPU; else one for each core that has the memory.
 
-    One thread trains a small model better than its share of several: two runs on two cores made 1.2 times the steps
-    that one made with both. More than four would keep the first result waiting.
+    One thread trains a small model better than its share of several. More than four runs would keep the first result
+    waiting.
     """
     if devices:
         return len(devices)
