@@ -250,6 +250,15 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
         load_tables(tmp_path / "folder.csv")
 
 
+def test_parquet_whose_text_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame({"text": ["QQQQ fine", "good"], "label": ["a", "b"]}).to_parquet(path, compression=None)
+    path.write_bytes(path.read_bytes().replace(b"QQQQ", b"QQ\x80Q"))
+    with pytest.raises(DataError, match=r"t\.parquet: must be a parquet file, got: .*0x80.*; write it again"):
+        load_tables(path, path)
+
+
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.parquet"
     path.write_bytes(b"")

@@ -215,9 +215,10 @@ def _read_parquet(path: Path) -> _Table:
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
+        names, rows = table.column_names, table.to_pylist()  # here text is decoded
     except (ValueError, OSError) as error:  # pyarrow's own errors derive from these
         raise DataError(f"{path}: must be a parquet file, got: {error}; write it again") from error
-    return _Table(path, tuple(table.column_names), tuple(enumerate(table.to_pylist(), start=1)))
+    return _Table(path, tuple(names), tuple(enumerate(rows, start=1)))
 
 
 def _find_columns(table: _Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
