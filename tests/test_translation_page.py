@@ -177,6 +177,18 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     assert "| the same | 30.00–30.02 |" in translation.page(tmp_path, tmp_path / "none.json")
 
 
+def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_command(
+    translation: ModuleType, tmp_path: Path
+) -> None:
+    run = translated("standard", 0, 30.04, [100.0])
+    facts = {"epochs": 20, "update_tokens": 16_384, "learning_rate": 1.4e-3}
+    run = replace(run, training=replace(run.training, more=facts), environment={**ENVIRONMENT, "device": "a GPU"})
+    run.save(tmp_path / "schedules" / "en-vi" / "record.json")
+    page = translation.page(tmp_path, tmp_path / "none.json")
+    assert "| IWSLT'15 En-Vi, Standard | 20 | 16,384 | 10 | 0.0014 | 30.0 | 30.3 |" in page
+    assert "Commit ccccccc, a GPU; `advreg compare --seeds 2`." in page
+
+
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:
     study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "neighbours")
     page = translation.page(tmp_path, tmp_path / "none.json")
