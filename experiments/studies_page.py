@@ -19,11 +19,11 @@ from scipy import stats
 
 from advreg import record as records
 from advreg.recipes.study_record import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
-from advreg.report.render import Sheet, difference_text, is_percentage, markdown_table, shortened, task_name
+from advreg.report.render import Sheet, difference_text, is_percentage, markdown_table, shortened
 from advreg.report.student import Spread
 from advreg.report.study import findings, measure, scores_by_seed, sheets
 from advreg.report.study_picture import draw_study
-from advreg.report.words import NOTHING, counted, method_name, value_text
+from advreg.report.words import NOTHING, counted, method_name, task_name, value_text
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "studies", ROOT / "docs" / "results" / "studies.md"
@@ -213,7 +213,7 @@ def about(record: StudyRecord, folder: Path) -> str:
 
 def task_of(record: StudyRecord) -> str:
     """The task and the model, as people write them."""
-    return f"{task_name(record.task)}, {str(record.task.settings['model']).rpartition('/')[2]}"
+    return f"{task_name(record.task.name, record.task.title)}, {str(record.task.settings['model']).rpartition('/')[2]}"
 
 
 def picture_of(name: str) -> Path:

@@ -30,11 +30,11 @@ from advreg.recipes.study_record import load as load_study
 from advreg.record import RunRecord, load_all
 from advreg.report.compare import STANDARD, read, results
 from advreg.report.curves import curve, draw_norms
-from advreg.report.render import TASK_NAMES, Sheet, markdown_table, notes, score_sheets, spread_text
+from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
 from advreg.report.student import Spread as SeedSpread
 from advreg.report.study import findings
 from advreg.report.study import to_markdown as study_to_markdown
-from advreg.report.words import NOTHING, duration, method_name, method_order, metric_name
+from advreg.report.words import NOTHING, duration, method_name, method_order, metric_name, task_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "translation", ROOT / "docs" / "results" / "translation.md"
@@ -81,7 +81,7 @@ class Compared:
 
     def title(self, task: str) -> str:
         """A task, and the model where several comparisons may have it."""
-        return f"{TASK_NAMES.get(task, task)}, {self.record.settings['model']}"
+        return f"{task_name(task)}, {self.record.settings['model']}"
 
 
 class Records:
@@ -180,7 +180,7 @@ def speed_aims(found: Records) -> list[list[str]]:
 def decoding_aims(found: Records) -> list[list[str]]:
     body = []
     for line in found.lines("decoding.jsonl"):
-        what = f"{line['sentences']:,} sentences, beam {line['beam']}, {TASK_NAMES.get(line['task'], line['task'])}"
+        what = f"{line['sentences']:,} sentences, beam {line['beam']}, {task_name(line['task'])}"
         seconds = [order["seconds"] for order in line["orders"]]
         body.append([f"decoding of {what}", "< 60 s", f"{min(seconds):.0f}–{max(seconds):.0f} s"])
         scores = [order["scores"]["bleu"] for order in line["orders"]]
@@ -201,7 +201,7 @@ def comparison(compared: Compared) -> str:
     found = results(compared.record, compared.runs)
     models = compared.record.settings["model"]
     parts = [f"## Scores, {models}", about(compared)]
-    parts += [f"### {TASK_NAMES.get(task, task)}\n\n{scores(compared, task)}" for task in compared.tasks]
+    parts += [f"### {task_name(task)}\n\n{scores(compared, task)}" for task in compared.tasks]
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
@@ -285,7 +285,7 @@ def schedules(found: Records) -> str:
 def schedule_row(run: RunRecord) -> list[str]:
     facts, paper = run.training.more, PAPER.get(run.task.name, {}).get(run.method.name)
     return [
-        f"{TASK_NAMES.get(run.task.name, run.task.name)}, {method_name(run.method.name)}",
+        f"{task_name(run.task.name)}, {method_name(run.method.name)}",
         *(
             f"{facts['epochs']}",
             f"{facts['update_tokens']:,}",
@@ -427,7 +427,7 @@ def speed_lines(found: Records) -> list[Mapping[str, Any]]:
 
 
 def about_batches(line: Mapping[str, Any]) -> str:
-    task = TASK_NAMES.get(line["task"], line["task"])
+    task = task_name(line["task"])
     each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
     widths = f", widths of {line['round_lengths']}" if line.get("round_lengths", 1) > 1 else ""
     return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')}"
@@ -454,7 +454,7 @@ def decoding(found: Records) -> str:
             for order in line["orders"]
         ]
         header = ["order of the lines", "tokens a batch", "s", *map(metric_name, names), "lines that differ"]
-        what = f"{TASK_NAMES.get(line['task'], line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
+        what = f"{task_name(line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
         parts.append(f"{what}{line['beam']}, {line['precision']}:\n\n{table(header, rows)}")
     return "\n\n".join([DECODING.strip(), *parts, provenance(lines)]) if parts else ""
 

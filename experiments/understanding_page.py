@@ -24,9 +24,9 @@ from advreg.recipes.probe_record import ProbeRecord
 from advreg.record import RunRecord, load_as
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
-from advreg.report.render import TASK_NAMES, Sheet, best_places, markdown_table, spread_text, to_markdown
+from advreg.report.render import Sheet, best_places, markdown_table, spread_text, to_markdown
 from advreg.report.student import Spread
-from advreg.report.words import method_name
+from advreg.report.words import TASK_NAMES, method_name, task_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "understanding", ROOT / "docs" / "results" / "understanding.md"
@@ -94,7 +94,7 @@ def paper(folder: Path) -> str:
         if difference.baseline != "standard" or difference.task not in PAPER_GAINS or difference.spread is None:
             continue
         gain = f"{difference.spread.mean:+.1f}".replace("-", "−")
-        rows.append([TASK_NAMES[difference.task], f"+{PAPER_GAINS[difference.task]:.1f}", gain])
+        rows.append([task_name(difference.task), f"+{PAPER_GAINS[difference.task]:.1f}", gain])
     sheet = Sheet("", ["", "paper, BERT-base", f"here, {folder.name}"], rows)
     return f"### ARCH minus Standard, beside the paper\n\n{markdown_table(sheet)}" if rows else ""
 
@@ -116,7 +116,7 @@ def strength(folder: Path) -> str:
         ratios.append(logged("arch", "delta_norm", last=True) / radius)
         ratios.append(logged("freeat", "task_loss", last=True) / logged("standard", "task_loss", last=True))
         texts = [*(f"{share:.0f} %" for share in shares), *(f"{ratio:.2f}" for ratio in ratios)]
-        rows.append([TASK_NAMES[task], *(text.replace("nan", "–") for text in texts)])
+        rows.append([task_name(task), *(text.replace("nan", "–") for text in texts)])
     header = ["", *(f"{method_name(name)}: penalty / task loss" for name in PENALISED)]
     header += [f"{method_name(name)}'s / R3F's, last epoch" for name in PENALISED[1:]]
     header += ["ARCH: ‖δ‖ / ε, last epoch", "task loss, last epoch: FreeAT's / Standard's"]
@@ -184,8 +184,8 @@ def probing(path: Path) -> str:
         for row, label in enumerate(labels)
     ]
     bold = frozenset((row, number + 1) for number, column in enumerate(spreads.values()) for row in best_places(column))
-    sheet = Sheet("", ["", *(TASK_NAMES.get(task, task) for task in scores)], rows, bold)
-    source = ", ".join(sorted({TASK_NAMES.get(name, name) for each in record.results if (name := each.trained_on)}))
+    sheet = Sheet("", ["", *(task_name(task) for task in scores)], rows, bold)
+    source = ", ".join(sorted({task_name(name) for each in record.results if (name := each.trained_on)}))
     frozen = f"Encoders that were trained on {source}, frozen" if source else "The encoder as it comes, frozen"
     count = len({result.encoder for result in record.results}) // len(labels)
     environment = record.environment
@@ -223,7 +223,7 @@ def search(path: Path) -> str:
         if point != wording(PLAIN)
     ]
     first = done[0]
-    sheet = Sheet("", ["", *(TASK_NAMES[task] for task in tasks)], body)
+    sheet = Sheet("", ["", *(task_name(task) for task in tasks)], body)
     return (
         f"## What matters, {first['model']}\n\nScore on a fifth of the training data that was held out, another fifth "
         "for each seed. First row: Standard; below it, points gained over it with the same seeds, whose number is in "

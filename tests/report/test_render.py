@@ -6,10 +6,8 @@ import re
 
 from rich.console import Console
 
-from advreg.recipes.parallel import CORPORA
-from advreg.recipes.understanding import TASKS
 from advreg.report.compare import Results, results
-from advreg.report.render import TASK_NAMES, notes, sheets, to_csv, to_markdown, to_rich
+from advreg.report.render import notes, sheets, to_csv, to_markdown, to_rich
 from comparisons import candidate, comparison, run_record
 
 RUNS = {
@@ -46,11 +44,6 @@ def test_the_markdown_can_be_pasted_into_a_page() -> None:
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({line.count("|") for line in block.splitlines()}) == 1
-
-
-def test_every_known_task_has_a_name_that_people_write() -> None:
-    assert set(TASK_NAMES) == {*TASKS, *CORPORA}
-    assert TASK_NAMES["iwslt15-vi-en"] == "IWSLT'15 Vi-En"
 
 
 def test_bleu_is_no_percentage_and_goes_by_its_name() -> None:

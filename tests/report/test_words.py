@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from advreg.report.words import bytes_text
+from advreg.recipes.parallel import CORPORA
+from advreg.recipes.understanding import TASKS
+from advreg.report.words import TASK_NAMES, bytes_text, task_name
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,8 @@ from advreg.report.words import bytes_text
 )
 def test_bytes_are_shown_in_units_that_fit(count: int | None, text: str) -> None:
     assert bytes_text(count) == text
+
+
+def test_every_known_task_has_a_name_that_people_write() -> None:
+    assert set(TASK_NAMES) == {*TASKS, *CORPORA}
+    assert task_name("iwslt15-vi-en") == task_name("iwslt15-vi-en", "the title of its data") == "IWSLT'15 Vi-En"

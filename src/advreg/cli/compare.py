@@ -10,8 +10,8 @@ from advreg.cli.running import Orders, tell, undertake, write_tables
 from advreg.recipes.compare_settings import CompareSettings, choose_folder
 from advreg.report.compare import read, results
 from advreg.report.curves import draw_norms
-from advreg.report.render import chosen, notes, sheets, task_name, to_csv, to_markdown
-from advreg.report.words import counted
+from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown
+from advreg.report.words import counted, task_name
 
 
 def run_comparison(settings: CompareSettings, orders: Orders, console: Console) -> int:
@@ -36,7 +36,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     tell(sheets(found), {"chosen on held-out training data:": chosen(found), "notes:": notes(found)}, console)
     written = write_tables(folder, to_markdown(found), to_csv(found))
     if picture is not None:
-        draw_norms(runs, picture, {task.name: task_name(task) for task in record.tasks})
+        draw_norms(runs, picture, {task.name: task_name(task.name, task.title) for task in record.tasks})
         written.append(picture)
     told = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
     console.print(told, highlight=False, soft_wrap=True)

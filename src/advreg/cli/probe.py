@@ -17,9 +17,8 @@ from advreg.hf.run import device_name, quiet_libraries
 from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.recipes.probing import ProbeSettings, probe
 from advreg.record import capture_environment, load_as, now, save_as
-from advreg.report.render import TASK_NAMES
 from advreg.report.violins import draw_violins
-from advreg.report.words import method_order
+from advreg.report.words import method_order, task_name
 
 
 def run_probe(
@@ -63,9 +62,9 @@ def redraw(path: Path, picture: Path | None, console: Console) -> None:
 
 def draw(results: list[ProbeResult], picture: Path) -> None:
     sources = {result.trained_on for result in results if result.trained_on is not None}
-    names = ", ".join(TASK_NAMES.get(source, source) for source in sorted(sources))
+    names = ", ".join(task_name(source) for source in sorted(sources))
     title = f"frozen after training on {names}" if sources else ""
-    draw_violins({TASK_NAMES.get(task, task): scores for task, scores in by_task(results).items()}, picture, title)
+    draw_violins({task_name(task): scores for task, scores in by_task(results).items()}, picture, title)
 
 
 def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:

@@ -16,9 +16,8 @@ from advreg.record import RunRecord
 from advreg.report import compare
 from advreg.report.compare import STANDARD, Results
 from advreg.report.gather import Gathered, Run
-from advreg.report.render import task_name
 from advreg.report.study import remarks
-from advreg.report.words import method_name, method_order, value_text
+from advreg.report.words import method_name, method_order, task_name, value_text
 
 MainMetrics = Callable[[str, Mapping[str, Any]], Sequence[str]]  # of a task by its name, and what was measured
 
@@ -121,7 +120,7 @@ def _of_study(found: Gathered, folder: Path) -> Contest:
         started=study.started,
         finished=study.finished,
     )
-    title = f"Study of {method_name(study.method)} on {task_name(task)} with {model_name(model)}"
+    title = f"Study of {method_name(study.method)} on {task_name(task.name, task.title)} with {model_name(model)}"
     return Contest(title, record, _finished(found, folder, record), methods, study)
 
 

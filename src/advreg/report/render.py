@@ -14,25 +14,8 @@ from rich.table import Table
 from advreg.recipes.compare_record import ComparedTask, is_share
 from advreg.report.compare import STANDARD, Cell, Results
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_name, metric_name, over_seeds, value_text
+from advreg.report.words import NOTHING, method_name, metric_name, over_seeds, task_name, value_text
 
-TASK_NAMES = {
-    **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
-    **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
-    **{"anli_r3": "ANLI R3", "mr": "MR"},
-    **{
-        f"{corpus}-{source}-{target}": f"{name} {source.title()}-{target.title()}"
-        for corpus, name, pairs in (
-            ("iwslt14", "IWSLT'14", ("de-en", "en-de")),
-            ("iwslt15", "IWSLT'15", ("en-vi", "vi-en")),
-            ("iwslt16", "IWSLT'16", ("en-fr", "fr-en")),
-            ("multi30k", "Multi30k", ("en-de", "de-en", "en-fr", "fr-en")),
-            ("wmt16", "WMT'16", ("en-de",)),
-        )
-        for source, target in (pair.split("-") for pair in pairs)
-    },
-}
-"""Known tasks as people write them."""
 _REASON_LENGTH = 160
 
 
@@ -297,15 +280,10 @@ def number_text(value: float | None, decimals: int) -> str:
     return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
-def task_name(task: ComparedTask) -> str:
-    """A task as people write it, or the title of its data."""
-    return TASK_NAMES.get(task.name, task.title)
-
-
 def task_title(results: Results, name: str) -> str:
-    """The same for one of the tasks of a comparison."""
+    """One of the tasks of a comparison as people write it, or the title of its data."""
     (task,) = (task for task in results.record.tasks if task.name == name)
-    return task_name(task)
+    return task_name(task.name, task.title)
 
 
 def score_name(task: ComparedTask) -> str:

@@ -19,10 +19,9 @@ from advreg.report.render import (
     number_text,
     shortened,
     spread_text,
-    task_name,
 )
 from advreg.report.student import Spread
-from advreg.report.words import method_name, metric_name, over_seeds
+from advreg.report.words import method_name, metric_name, over_seeds, task_name
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,9 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     rows = [*marks, *found.baselines]
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
+    task = task_name(record.task.name, record.task.title)
     caption = (
-        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task_name(record.task)}, "
+        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task}, "
         f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, "
         f"{over_seeds(len(record.seeds))}. The best point is bold."
     )

@@ -23,10 +23,10 @@ from advreg.report.figures import (
 )
 from advreg.report.gather import Gathered
 from advreg.report.parts import Part, Section
-from advreg.report.render import Sheet, is_percentage, score_name, task_name, task_title
+from advreg.report.render import Sheet, is_percentage, score_name, task_title
 from advreg.report.student import Spread
 from advreg.report.study import Findings, Mark, findings, measure, sheets
-from advreg.report.words import NOTHING, method_name, value_text
+from advreg.report.words import NOTHING, method_name, task_name, value_text
 
 _DASHES = {"smart": DASHED, STANDARD: DOTTED}
 
@@ -48,7 +48,7 @@ def _panel_figure(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Lines
     task, method = found.record.task, found.record.method
     spreads = {float(place): mark.spread for place, mark in enumerate(marks)}
     return Lines(
-        title=f"{panel.name}: {method_name(method)} on {task_name(task)}",
+        title=f"{panel.name}: {method_name(method)} on {task_name(task.name, task.title)}",
         x=panel.title,
         y=f"{measure(task)}{', percent' if is_percentage(task) else ''}",
         series=[_series(looks([method], [method], [method_name(method)])[method], spreads)],

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
-from advreg.report.render import task_name
 from advreg.report.study import Findings, Mark, measure
-from advreg.report.words import counted, method_name, over_seeds
+from advreg.report.words import counted, method_name, over_seeds, task_name
 
 _COLUMNS = 4
 _LINES = {"smart": "--", "standard": ":"}  # as in the paper; it has no line for Standard
@@ -89,4 +88,4 @@ def _title(found: Findings) -> str:
     done = sum(run.score is not None for run in runs)
     so_far = f" ({done} of {counted(len(runs), 'run')})" if done < len(runs) else ""
     seeds = f"{over_seeds(len(record.seeds))}{so_far}; ringed: default settings"
-    return f"{method_name(record.method)} on {task_name(record.task)}, {model}\n{seeds}"
+    return f"{method_name(record.method)} on {task_name(record.task.name, record.task.title)}, {model}\n{seeds}"

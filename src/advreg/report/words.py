@@ -11,6 +11,23 @@ _METHODS = {
     "r3f": "R3F",
     "arch": "ARCH",
 }
+TASK_NAMES = {
+    **{"rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B", "qnli": "QNLI", "qqp": "QQP"},
+    **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
+    **{"anli_r3": "ANLI R3", "mr": "MR"},
+    **{
+        f"{corpus}-{source}-{target}": f"{name} {source.title()}-{target.title()}"
+        for corpus, name, pairs in (
+            ("iwslt14", "IWSLT'14", ("de-en", "en-de")),
+            ("iwslt15", "IWSLT'15", ("en-vi", "vi-en")),
+            ("iwslt16", "IWSLT'16", ("en-fr", "fr-en")),
+            ("multi30k", "Multi30k", ("en-de", "de-en", "en-fr", "fr-en")),
+            ("wmt16", "WMT'16", ("en-de",)),
+        )
+        for source, target in (pair.split("-") for pair in pairs)
+    },
+}
+"""Known tasks as people write them."""
 _SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
 
 
@@ -49,6 +66,16 @@ def method_name(name: str) -> str:
 def method_order(name: str) -> int:
     """Where a method stands in tables; what is not one stands last."""
     return list(_METHODS).index(name) if name in _METHODS else len(_METHODS)
+
+
+def task_name(name: str, title: str | None = None) -> str:
+    """A task as people write it; one that is not known goes by its title.
+
+    Example:
+        >>> task_name("stsb"), task_name("iwslt15-en-vi"), task_name("mine"), task_name("mine", "My reviews")
+        ('STS-B', "IWSLT'15 En-Vi", 'mine', 'My reviews')
+    """
+    return TASK_NAMES.get(name, name if title is None else title)
 
 
 def metric_name(name: str) -> str:
