@@ -6,11 +6,11 @@ python experiments/cost_page.py --check    # says whether they are up to date
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from pages import keep
 
 from advreg.bench.figures import within_rounds
 from advreg.bench.picture import draw
@@ -377,18 +377,7 @@ then a refresh waits for the GPU less often, which is to be measured.
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args()
-    fresh = page(RECORDS)
-    if asked.check:
-        sys.exit(0 if PAGE.exists() and PAGE.read_text() == fresh else "docs/results/cost.md is not up to date")
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(fresh)
-    benches = Records(RECORDS).benches
-    draw([benches[name] for name in STEPS if name in benches], PAGE.with_name(PICTURE))
-
-
 if __name__ == "__main__":
-    main()
+    benches = Records(RECORDS).benches
+    drawn = [benches[name] for name in STEPS if name in benches]
+    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(drawn, folder / PICTURE))

@@ -6,15 +6,14 @@ python experiments/studies_page.py --check    # says whether they are up to date
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pages import keep
 from scipy import stats
 
 from advreg import record as records
@@ -287,24 +286,7 @@ Runs shared one busy GPU, those on STS-B as replayed CUDA graphs. Their times ar
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args()
-    fresh = page(RECORDS)
-    if not fresh:
-        sys.exit(f"no run of a study has finished in {RECORDS.relative_to(ROOT)}; experiments/studies-*.toml say how")
-    if asked.check:
-        with tempfile.TemporaryDirectory() as folder:
-            drawn = draw(RECORDS, Path(folder))
-            same = [path.read_bytes() for path in drawn] == [
-                kept.read_bytes() if (kept := PAGE.with_name(path.name)).exists() else b"" for path in drawn
-            ]
-        same &= PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh
-        sys.exit(0 if same else f"{PAGE.name} is not up to date")
-    PAGE.write_text(fresh, encoding="utf-8")
-    draw(RECORDS, PAGE.parent)
-
-
 if __name__ == "__main__":
-    main()
+    if not (fresh := page(RECORDS)):
+        sys.exit(f"no run of a study has finished in {RECORDS.relative_to(ROOT)}; experiments/studies-*.toml say how")
+    keep(__doc__, PAGE, fresh, lambda folder: draw(RECORDS, folder))

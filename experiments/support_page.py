@@ -6,7 +6,6 @@ python experiments/support_page.py --check    # says whether the page is up to d
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import peft
 import torch
+from pages import keep
 
 from advreg.hf.doctor import examine
 
@@ -108,14 +108,5 @@ For a model of your own: `advreg doctor MODEL`, or `advreg.hf.doctor.examine(mod
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    fresh = page(FAMILIES)
-    if parser.parse_args().check:
-        sys.exit(0 if PAGE.exists() and PAGE.read_text("utf-8") == fresh else "docs/support.md is not up to date")
-    PAGE.write_text(fresh, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    keep(__doc__, PAGE, page(FAMILIES))

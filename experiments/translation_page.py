@@ -10,15 +10,15 @@ decoding_speed.py.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from pages import keep
 
 from advreg.bench.figures import averaged, within_rounds
 from advreg.bench.record import BenchRecord, Spread
@@ -533,16 +533,5 @@ READING = """
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args()
-    fresh = page(RECORDS)
-    if asked.check:
-        sys.exit(0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh else f"{PAGE.name} is not up to date")
-    PAGE.write_text(fresh, encoding="utf-8")
-    draw(Records(RECORDS, BENCH), PAGE.with_name(PICTURE))
-
-
 if __name__ == "__main__":
-    main()
+    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(Records(RECORDS, BENCH), folder / PICTURE))

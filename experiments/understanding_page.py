@@ -6,16 +6,16 @@ python experiments/understanding_page.py --check    # says whether it is up to d
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pages import keep
 
 from advreg.cli.probe import by_task
 from advreg.cli.probe import draw as draw_probing
@@ -338,16 +338,5 @@ READING = """
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args()
-    fresh = page(RECORDS)
-    if asked.check:
-        sys.exit(0 if PAGE.exists() and PAGE.read_text() == fresh else f"{PAGE.name} is not up to date")
-    PAGE.write_text(fresh)
-    draw(RECORDS, PAGE.parent)
-
-
 if __name__ == "__main__":
-    main()
+    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(RECORDS, folder))
