@@ -14,6 +14,7 @@ from advreg.bench.record import load as load_bench
 from advreg.methods import create, preset
 from advreg.recipes.compare_settings import read_compare
 from advreg.recipes.plans import run_facts
+from advreg.recipes.settings import decisive
 from advreg.recipes.study_settings import read_study
 from advreg.record import MethodInfo, RunRecord
 from comparisons import comparison, run_record
@@ -243,5 +244,5 @@ def test_runs_of_the_parameter_study_may_be_copied_into_the_comparison() -> None
     studied = read_study(folder / "studies-multi30k.toml", None, [], {}, {})
     for method in ("standard", "smart", "arch"):
         runs = compared.settings_for(task, method, {}), studied.variant(method, {}).settings
-        one, other = (run_facts(settings, "", method, 0) for settings in runs)
+        one, other = (decisive(run_facts(settings, "", method, 0)) for settings in runs)
         assert one == other
