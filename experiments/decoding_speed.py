@@ -26,7 +26,8 @@ from advreg import record as records
 from advreg.hf.run import device_name, quiet_libraries
 from advreg.hf.translator import Translator
 from advreg.recipes.bleu import score
-from advreg.recipes.parallel import Bitext, load_corpus
+from advreg.recipes.corpora import load_corpus
+from advreg.recipes.parallel import Bitext
 
 
 def orders_of(count: int, shuffles: int) -> dict[str, list[int]]:

@@ -10,26 +10,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from advreg.recipes.parallel import (
-    CORPORA,
     Bitext,
     ParallelData,
     filter_pairs,
-    load_corpus,
     load_files,
     read_bitext,
     read_folder,
     read_lines,
 )
 from advreg.recipes.textdata import DataError
-
-
-def write(folder: Path, **files: str) -> Path:
-    """Files named split__language."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
-    return folder
-
+from parallel_files import write
 
 # ---- files
 
@@ -118,54 +108,6 @@ def test_the_fingerprint_follows_every_sentence(tmp_path: Path) -> None:
 
     assert data("a", "b").fingerprint() == data("a", "b").fingerprint()
     assert len({data(*lines).fingerprint() for lines in (("a", "b"), ("b", "a"), ("a",), ("a b",))}) == 4
-
-
-# ---- known corpora
-
-
-def test_a_known_corpus_is_found_with_or_without_its_parent_and_both_ways(tmp_path: Path) -> None:
-    folder = write(tmp_path / "mt" / "multi30k_en-de", train__en="one\n", train__de="eins\n")
-    write(folder, valid__en="two\n", valid__de="zwei\n")
-    for place in (tmp_path, tmp_path / "mt"):
-        assert load_corpus("multi30k-en-de", place).splits["train"].source == ("one",)
-    turned = load_corpus("multi30k-de-en", tmp_path)
-    assert (turned.languages, turned.splits["train"].source) == (("de", "en"), ("eins",))
-
-
-def test_a_subset_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "mt" / "iwslt14_de-en_small", train__en="one\n", train__de="eins\n")
-    write(folder, valid__en="two\n", valid__de="zwei\n")
-    monkeypatch.setenv("ADVREG_DATA", str(tmp_path))
-    data = load_corpus("iwslt14-de-en")
-    assert data.details["subset"] is True
-    assert data.notes == (
-        "iwslt14-de-en: a subset of the training set, 1 of 160,239 pairs; not comparable with published scores",
-    )
-
-
-@pytest.mark.parametrize("task", ["iwslt16-en-fr", "wmt16-en-de"])
-def test_a_corpus_that_is_not_here_says_what_is_missing_and_where_to_get_it(task: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=rf"task '{task}' is not in '.*': there is no mt/.* with train\.en\.xz .*To get"
-    ):
-        load_corpus(task, tmp_path)
-
-
-def test_without_a_folder_the_error_names_both_ways_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ADVREG_DATA", raising=False)
-    with pytest.raises(DataError, match=r"needs its files; .* with --data or ADVREG_DATA\. To get them: Stanford"):
-        load_corpus("iwslt15-en-vi")
-    with pytest.raises(DataError, match=r"unknown translation task 'iwslt15-en-v'.*did you mean"):
-        load_corpus("iwslt15-en-v")
-
-
-def test_the_papers_inference_settings_are_those_of_its_table() -> None:
-    table = {
-        "iwslt15-en-vi": (10, 1.0), "iwslt15-vi-en": (15, 0.3), "iwslt14-en-de": (10, 1.5), "iwslt14-de-en": (9, 1.5),
-        "iwslt16-en-fr": (10, 0.2), "iwslt16-fr-en": (10, 2.0), "wmt16-en-de": (4, 0.6),
-    }  # fmt: skip
-    found = {task: spec.decoding for task, spec in CORPORA.items() if spec.decoding is not None}
-    assert {task: (beam.beam, beam.length_penalty) for task, beam in found.items()} == table
 
 
 # ---- filtering

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from advreg.recipes.parallel import CORPORA
+from advreg.recipes.corpora import CORPORA
 from advreg.recipes.understanding import TASKS
 from advreg.report.words import TASK_NAMES, bytes_text, task_name
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from advreg.methods import describe, registry
 from advreg.methods.base import suggest
-from advreg.recipes.parallel import CORPORA
+from advreg.recipes.corpora import CORPORA
 from advreg.recipes.settings import DOCSTRINGS, TrainSettings
 from advreg.recipes.understanding import TASKS, main_metrics
 from advreg.report.gather import gather

@@ -1,7 +1,6 @@
-"""Parallel text: two files of lines, aligned; read, checked, and known by name.
+"""Parallel text: two files of lines, aligned; read, checked and filtered.
 
-A split is two UTF-8 files with a sentence a line, ``train.en`` and ``train.de``, plain or as ``.gz`` or ``.xz``. Known
-corpora are looked for as ``mt/<corpus>/<split>.<language>.xz`` in the folder of the data (``--data`` or ADVREG_DATA).
+A split is two UTF-8 files with a sentence a line, ``train.en`` and ``train.de``, plain or as ``.gz`` or ``.xz``.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
-import os
 import random
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,9 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.methods.base import suggest
 from advreg.recipes.textdata import DataError
-from advreg.recipes.understanding import DATA_VARIABLE
 
 _SUFFIXES = ("", ".gz", ".xz")
 TRAIN, VALID, TEST = "train", "valid", "test"
@@ -98,86 +94,6 @@ class ParallelData:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Beam:
-    """Beam size and length penalty that a paper decoded a task with."""
-
-    beam: int
-    length_penalty: float
-
-
-@dataclass(frozen=True)
-class CorpusSpec:
-    """One direction of a known corpus.
-
-    Args:
-        folders: its names under ``mt``; the first that is there is taken.
-        source, target: languages.
-        train: how many pairs the official training set has.
-        tokenised: is its text tokenised?
-        decoding: what the ARCH paper decodes it with (its table of inference settings), if it is in there.
-        settings: what the paper trains it with, or what suits it: settings of ``advreg train``.
-        where: how to get it.
-    """
-
-    folders: tuple[str, ...]
-    source: str
-    target: str
-    train: int
-    tokenised: bool
-    decoding: Beam | None
-    where: str
-    settings: Mapping[str, Any]
-
-
-def _both_ways(
-    name: str,
-    folders: tuple[str, ...],
-    languages: tuple[str, str],
-    train: int,
-    decodings: tuple[Beam | None, Beam | None],
-    where: str,
-    settings: Mapping[str, Any],
-    tokenised: bool = False,
-) -> dict[str, CorpusSpec]:
-    ways = (languages, languages[::-1])
-    return {
-        f"{name}-{source}-{target}": CorpusSpec(folders, source, target, train, tokenised, decoding, where, settings)
-        for (source, target), decoding in zip(ways, decodings, strict=True)
-    }
-
-
-_IWSLT = "the TED talks of the International Conference on Spoken Language Translation (wit3.fbk.eu)"
-_MULTI30K = "github.com/multi30k/dataset, task 1, raw"
-_BASE = {"model": "transformer-base", "update_tokens": 64_000}
-_NARROW = {"model": "transformer-iwslt", "update_tokens": 64_000}
-_CAPTIONS = {"model": "transformer-iwslt", "max_tokens": 4096, "update_tokens": 4096, "learning_rate": 5e-4}
-
-CORPORA: dict[str, CorpusSpec] = {
-    **_both_ways(
-        "iwslt15", ("iwslt15_en-vi",), ("en", "vi"), 133_166, (Beam(10, 1.0), Beam(15, 0.3)),
-        "Stanford's release, nlp.stanford.edu/projects/nmt: train, tst2012 as valid, tst2013 as test", _BASE,
-        tokenised=True,
-    ),
-    **_both_ways(
-        "iwslt14", ("iwslt14_de-en", "iwslt14_de-en_small"), ("de", "en"), 160_239, (Beam(9, 1.5), Beam(10, 1.5)),
-        f"{_IWSLT}, prepared by fairseq's examples/translation/prepare-iwslt14.sh", _NARROW,
-    ),
-    **_both_ways(
-        "iwslt16", ("iwslt16_en-fr",), ("en", "fr"), 224_000, (Beam(10, 0.2), Beam(10, 2.0)), _IWSLT, _BASE,
-    ),
-    **_both_ways("multi30k", ("multi30k_en-de",), ("en", "de"), 29_000, (None, None), _MULTI30K, _CAPTIONS),
-    **_both_ways("multi30k", ("multi30k_en-fr",), ("en", "fr"), 29_000, (None, None), _MULTI30K, _CAPTIONS),
-    "wmt16-en-de": CorpusSpec(
-        ("wmt16_en-de",), "en", "de", 4_500_966, False, Beam(4, 0.6),
-        "fairseq's examples/scaling_nmt: the WMT'16 En-De training set that Google prepared, newstest2013 as valid, "
-        "newstest2014 as test",
-        {"model": "transformer-big", "vocabulary": 32_000, "update_tokens": 450_000, "weights": "average"},
-    ),
-}  # fmt: skip
-"""Known corpora by task."""
-
-
 # ---- reading
 
 
@@ -221,10 +137,15 @@ def read_bitext(source: Path, target: Path, flags: tuple[str, str] = ("", "")) -
             f"source and target must have as many lines, got {len(ones)} in {source} and {len(others)} in {target}; "
             "they must be aligned line by line"
         )
-    kept = [(one, other) for one, other in zip(ones, others, strict=True) if one.strip() and other.strip()]
+    return whole_pairs(ones, others, f"{source}, {target}")
+
+
+def whole_pairs(source: Sequence[str], target: Sequence[str], place: str) -> Bitext:
+    """The pairs that have two sides; ``place`` is where they come from."""
+    kept = [(one, other) for one, other in zip(source, target, strict=True) if one.strip() and other.strip()]
     if not kept:
-        raise DataError(f"{source}, {target}: must hold at least one pair of sentences, got {len(ones)} empty ones")
-    return Bitext(tuple(one for one, _ in kept), tuple(other for _, other in kept), len(ones) - len(kept))
+        raise DataError(f"{place}: must hold at least one pair of sentences, got {len(source)} empty ones")
+    return Bitext(tuple(one for one, _ in kept), tuple(other for _, other in kept), len(source) - len(kept))
 
 
 def read_folder(folder: Path, source: str, target: str) -> dict[str, Bitext]:
@@ -254,46 +175,6 @@ def _is_side(name: str, language: str) -> bool:
 def _side(folder: Path, split: str, language: str) -> Path | None:
     paths = [folder / f"{split}.{language}{suffix}" for suffix in _SUFFIXES]
     return next((path for path in paths if path.is_file()), None)
-
-
-def load_corpus(task: str, folder: Path | None = None) -> ParallelData:
-    """A known corpus from ``folder`` or the one ADVREG_DATA names."""
-    if task not in CORPORA:
-        raise DataError(f"unknown translation task '{task}'{suggest(task, CORPORA)}; there are {', '.join(CORPORA)}")
-    spec = CORPORA[task]
-    place = _corpus_folder(task, spec, folder)
-    splits = read_folder(place, spec.source, spec.target)
-    pairs = len(splits[TRAIN]) + splits[TRAIN].dropped
-    note = (
-        f"{task}: a subset of the training set, {pairs:,} of {spec.train:,} pairs; not comparable with published scores"
-    )
-    subset = pairs < 0.98 * spec.train
-    return ParallelData(
-        name=task,
-        languages=(spec.source, spec.target),
-        splits=splits,
-        tokenised=spec.tokenised,
-        notes=(note,) if subset else (),
-        details={"corpus": place.name, "subset": subset, "official_train": spec.train},
-    )
-
-
-def _corpus_folder(task: str, spec: CorpusSpec, folder: Path | None) -> Path:
-    named = os.environ.get(DATA_VARIABLE) or None
-    if folder is None and named is None:
-        raise DataError(
-            f"task '{task}' needs its files; give the folder that holds mt/{spec.folders[0]}/{TRAIN}.{spec.source}.xz "
-            f"with --data or {DATA_VARIABLE}. To get them: {spec.where}"
-        )
-    given = Path(named or "") if folder is None else folder
-    for parent in (given / "mt", given):
-        for name in spec.folders:
-            if (parent / name).is_dir():
-                return parent / name
-    raise DataError(
-        f"task '{task}' is not in '{given}': there is no mt/{' and no mt/'.join(spec.folders)} with "
-        f"{TRAIN}.{spec.source}.xz and {TRAIN}.{spec.target}.xz. To get it: {spec.where}"
-    )
 
 
 def load_files(paths: Mapping[str, tuple[str, str]], languages: tuple[str, str], tokenised: bool) -> ParallelData:

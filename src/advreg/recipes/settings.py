@@ -15,7 +15,8 @@ from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset, training_preset
-from advreg.recipes.parallel import CORPORA, TRANSLATION
+from advreg.recipes.corpora import CORPORA
+from advreg.recipes.parallel import TRANSLATION
 from advreg.recipes.understanding import TASKS
 
 Precision = Literal["fp32", "bf16", "fp16"]

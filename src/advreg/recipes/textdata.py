@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+DATA_VARIABLE = "ADVREG_DATA"
+"""The environment variable that names the folder of the data where no flag does."""
+
 
 class DataError(ValueError):
     """The data cannot be used as it is; the text names the place and the remedy."""

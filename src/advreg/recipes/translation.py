@@ -30,6 +30,7 @@ from advreg.hf.translator import (
     train_translator,
 )
 from advreg.recipes.bleu import Scores, bleu, score
+from advreg.recipes.corpora import load_corpus
 from advreg.recipes.parallel import (
     TRAIN,
     TRANSLATION,
@@ -38,7 +39,6 @@ from advreg.recipes.parallel import (
     Kept,
     ParallelData,
     filter_pairs,
-    load_corpus,
     load_files,
     read_folder,
 )

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from advreg.methods import Method, create, preset
 from advreg.methods.base import suggest
 from advreg.methods.presets import Preset
-from advreg.recipes.parallel import CORPORA, TEST, TRAIN, TRANSLATION, VALID, Beam
+from advreg.recipes.corpora import CORPORA, Beam
+from advreg.recipes.parallel import TEST, TRAIN, TRANSLATION, VALID
 from advreg.recipes.settings import (
     OnNonFinite,
     Precision,
@@ -57,7 +58,8 @@ class TranslationSettings(RunSettings):
     task: str = setting(TRANSLATION, f"translation (with files of your own), or one of {', '.join(CORPORA)}")
     data: str | None = setting(
         None,
-        "known tasks: folder with mt/CORPUS/SPLIT.LANGUAGE.xz, else ADVREG_DATA; else a folder with train.LANGUAGE",
+        "known tasks: folder with mt/CORPUS/SPLIT.LANGUAGE.xz, else ADVREG_DATA, else the hub; your own: a folder with "
+        "train.LANGUAGE",
     )
     source: str | None = setting(None, "language of the source: the ending of its files in --data")
     target: str | None = setting(None, "language of the target")

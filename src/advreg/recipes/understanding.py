@@ -9,7 +9,6 @@ hub.
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import math
 import os
@@ -21,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from advreg.methods.base import suggest
-from advreg.recipes.textdata import DataError, Example, TextData, make_text_data
-
-DATA_VARIABLE = "ADVREG_DATA"
-"""The environment variable that names the folder of the data where no flag does."""
+from advreg.recipes.hub import HubSplit, load_split, require_columns
+from advreg.recipes.textdata import DATA_VARIABLE, DataError, Example, TextData, make_text_data
 
 _UNLABELLED = -1  # what the hub gives samples without a label
 
@@ -381,13 +378,9 @@ def _numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _hub_rows(spec: TaskSpec, part: str) -> Iterator[Example]:
-    dataset = _load_dataset(spec, spec.hub.splits[part.split("/")[1]])
-    for name in (*spec.hub.columns, "label"):
-        if name not in dataset.column_names:
-            raise DataError(
-                f"'{spec.hub.path}': {part} must have a column {name!r}, got {', '.join(dataset.column_names)}; "
-                "the hub's data set has changed, give files with --data"
-            )
+    where = HubSplit(spec.hub.path, spec.hub.config, spec.hub.splits[part.split("/")[1]])
+    dataset = load_split(spec.name, where)
+    require_columns(dataset, (*spec.hub.columns, "label"), where, part)
     number = _hub_numbers(spec, dataset.features["label"], part)
     columns = [dataset[name][:] for name in (*spec.hub.columns, "label")]
     for row, (*texts, label) in enumerate(zip(*columns, strict=True)):
@@ -396,25 +389,6 @@ def _hub_rows(spec: TaskSpec, part: str) -> Iterator[Example]:
             known = round(known, 6)  # the hub holds float32: 3.8 comes as 3.799999952
         place = f"'{spec.hub.path}' {part}, row {row}"
         yield Example(texts[0], texts[1] if spec.pair else None, _label(spec, known, place))
-
-
-def _load_dataset(spec: TaskSpec, split: str) -> Any:
-    """`datasets.load_dataset`, with an error that says what to do."""
-    try:
-        load = importlib.import_module("datasets").load_dataset
-    except ImportError as error:
-        raise DataError(
-            f"task '{spec.name}' is loaded from the Hugging Face hub by the package datasets; install advreg[data], or "
-            f"give a folder of files with --data or {DATA_VARIABLE}"
-        ) from error
-    try:
-        return load(spec.hub.path, spec.hub.config, split=split)
-    except Exception as error:  # of a dozen kinds, from four libraries
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"'{spec.hub.path}' ({spec.name}, {split}) cannot be loaded from the Hugging Face hub: {first}. "
-            f"Without a connection, give a folder of files with --data or {DATA_VARIABLE}"
-        ) from error
 
 
 def _hub_numbers(spec: TaskSpec, feature: Any, part: str) -> dict[int, int]:
