@@ -7,6 +7,7 @@ copies on the site.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from latex2mathml.converter import convert
 from advreg.methods import create, describe, preset, registry
 from advreg.methods.coerce import type_text
 from advreg.methods.presets import Preset
+from advreg.recipes.corpora import CORPORA
+from advreg.recipes.translation_settings import TranslationSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS, RESULTS = "Methods", "Results"
@@ -39,12 +42,11 @@ def options(method: str) -> str:
     papers = {family: preset(family, method) for family in get_args(Preset)}
     shown = {family: values for family, values in papers.items() if values}
     lines = [["option", "takes", "default", *(f"`--preset {family}`" for family in shown), "meaning"]]
-    lines.append(["---"] * len(lines[0]))
     for option in describe(method):
         given = [_code(values[option.name]) if option.name in values else "" for values in shown.values()]
-        takes = type_text(option.type).replace("|", r"\|")
-        lines.append([f"`{option.name}`", takes, _code(option.default), *given, option.help.replace("|", r"\|")])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        takes = type_text(option.type)
+        lines.append([f"`{option.name}`", takes, _code(option.default), *given, option.help])
+    return _table(lines)
 
 
 def passes(method: str) -> str:
@@ -61,6 +63,26 @@ def part(method: str, beginning: str) -> str:
     paragraphs = inspect.cleandoc(registry[method].__doc__ or "").split("\n\n")
     (found,) = (text for text in paragraphs if text.startswith(beginning))
     return found.replace("``", "`")
+
+
+def corpora() -> str:
+    """Known corpora of translation: size, where they are on the hub, and how they are trained and decoded."""
+    lines = [["`--task`", "training pairs", "on the hub", "model", "beam", "length penalty"]]
+    for task, spec in CORPORA.items():
+        paths = [] if spec.hub is None else dict.fromkeys(where.path for where in spec.hub.splits.values())
+        beam = spec.decoding or TranslationSettings(task=task).search()
+        shown = [_code(spec.settings["model"]), f"{beam.beam}", f"{beam.length_penalty:g}"]
+        lines.append([_code(task), f"{spec.train:,}", ", ".join(map(_code, paths)) or "–", *shown])
+    return _table(lines)
+
+
+def translation_settings() -> str:
+    """What can be said of a translation run, but for the options of methods."""
+    lines = [["setting", "default", "meaning"]]
+    for field in dataclasses.fields(TranslationSettings):
+        usual = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
+        lines.append([_code(field.name), _usual(usual), field.metadata["help"]])
+    return _table(lines)
 
 
 def section(file: str, heading: str) -> str:
@@ -82,7 +104,24 @@ def page_of(method: str) -> str:
     return f"# {registry[method].__name__}\n\n```text\n{text}\n```\n\n{asked}\n"
 
 
-FILLERS: dict[str, Callable[..., str]] = {"options": options, "passes": passes, "part": part, "section": section}
+FILLERS: dict[str, Callable[..., str]] = {
+    filler.__name__: filler for filler in (options, passes, part, corpora, translation_settings, section)
+}
+
+
+def _table(lines: list[list[str]]) -> str:
+    """The first line is the header."""
+    cells = [[cell.replace("|", r"\|") for cell in line] for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _usual(value: Any) -> str:
+    """A default, for people."""
+    if value is None or value == {}:
+        return "–"
+    if isinstance(value, bool):
+        return _code("yes" if value else "no")
+    return ", ".join(map(_code, value)) if isinstance(value, tuple) else _code(value)
 
 
 def _code(value: Any) -> str:

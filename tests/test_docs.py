@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -16,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from advreg.methods import create, describe, registry
+from advreg.recipes.corpora import CORPORA
+from advreg.recipes.translation_settings import TranslationSettings
 from tiny_models import FAMILIES, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -177,6 +180,17 @@ def test_the_first_diff_is_that_of_the_readme_but_for_its_numbers() -> None:
     (readme,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)[:1]
     numbers = re.compile(r"(num_train_epochs|refresh_every)=\d+")
     assert numbers.sub("", diffs("index.md")[0]) == numbers.sub("", readme)
+
+
+def test_the_page_on_translation_has_all_corpora_and_settings_and_no_flag_that_is_not_there(hooks: ModuleType) -> None:
+    page = (DOCS / "translation.md").read_text("utf-8")
+    rows = {line.split("|")[1].strip(" `") for line in hooks.filled(page).splitlines() if line.startswith("| `")}
+    settings = {field.name for field in dataclasses.fields(TranslationSettings)}
+    assert rows - {"--task"} == {*CORPORA, *settings}
+    options = {option.name for method in registry for option in describe(method)}
+    flags = {f"--{name.replace('_', '-')}" for name in settings | options}
+    of_commands = {"--method", "--seed", "--set", "--config", "--resume", "--help", "--jobs"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= flags | of_commands
 
 
 def test_the_grid_on_the_page_is_a_part_of_the_shipped_one() -> None:

@@ -51,7 +51,7 @@ def test_a_saved_translator_translates_as_before(tmp_path: Path) -> None:
     after = Translator.load(tmp_path / "model")
     assert after.decoding == before.decoding
     assert after.translate(lines) == before.translate(lines)
-    assert Translator.load(tmp_path).translate(lines) == before.translate(lines)  # the run's folder does as well
+    assert Translator.load(str(tmp_path)).translate(lines) == before.translate(lines)  # the run's folder does as well
 
 
 def test_an_empty_line_stays_empty_and_lines_keep_their_places() -> None:

@@ -54,9 +54,9 @@ class Translator:
         self.model, self.subwords, self.decoding = model, subwords, decoding
 
     @classmethod
-    def load(cls, folder: Path, device: str | None = None) -> Translator:
+    def load(cls, folder: str | os.PathLike[str], device: str | None = None) -> Translator:
         """What :meth:`save` wrote: a model folder that transformers can read, with the subwords beside it."""
-        place = _device(device)
+        place, folder = _device(device), Path(folder)
         if not folder.is_dir():
             raise ModelError(
                 f"model must be the model folder of a translation run, got '{folder}', "
@@ -76,8 +76,9 @@ class Translator:
         model.to(place)
         return cls(model.eval(), subwords, _read_decoding(folder / _DECODING))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write model, subwords and decoding settings."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
         self.subwords.save(folder)
