@@ -29,7 +29,7 @@ from advreg.recipes.translation import (
     make_job,
     prepare_data,
     run_translation,
-    validation_lines,
+    validation_text,
 )
 from advreg.recipes.translation_settings import TranslationSettings
 from number_words import SOURCE, TARGET, write_numbers
@@ -127,6 +127,19 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     scores = score(translations, read_lines(numbers / f"test.{TARGET}"), tokenised=True)
     assert outcome.metrics["tokenised_bleu"] == pytest.approx(scores.tokenised_bleu)
     assert Subwords.load(folder.parent / "subwords").source.proto == again.subwords.source.proto
+
+
+def test_beside_a_test_set_only_the_sentences_of_validations_are_translated_in_the_end(
+    settings: TranslationSettings,
+) -> None:
+    quick = dataclasses.replace(settings, methods=("standard",), options={}, epochs=1, validate_sentences=4)
+    record, _ = carry_out(quick)
+    folder = Path(str(quick.output)) / "standard-seed3"
+    text = validation_text(load_parallel(quick).splits["valid"], 4)
+    translations = Translator.load(folder).translate(text.source)
+    assert record.outcome.metrics["valid_chrf"] == pytest.approx(score(translations, text.target, True).chrf)
+    assert not (folder / "valid.translations.txt").exists()  # which would not be line by line
+    assert len(read_lines(folder / "test.translations.txt")) == 10
 
 
 def test_with_a_gpu_a_worker_makes_the_batches(settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,10 +356,11 @@ def test_files_given_one_by_one_are_the_same_data(settings: TranslationSettings,
 
 def test_validation_takes_the_same_sentences_each_time(settings: TranslationSettings) -> None:
     text = load_parallel(settings).splits["train"]
-    sources, references = validation_lines(text, 7)
-    assert (sources, references) == validation_lines(text, 7)
-    assert [text.target[text.source.index(line)] for line in sources] == references
-    assert len(validation_lines(text, 0)[0]) == len(text)
+    chosen = validation_text(text, 7)
+    assert chosen == validation_text(text, 7)
+    assert [text.target[text.source.index(line)] for line in chosen.source] == list(chosen.target)
+    assert len(chosen) == 7
+    assert validation_text(text, 0).source == text.source
 
 
 # ---- learning

@@ -229,7 +229,7 @@ def make_job(plan: Plan) -> TranslationJob:
         SPECIAL,
     )
     find_sites(model, settings.site)
-    sources, references = validation_lines(prepared.data.splits[VALID], settings.validate_sentences)
+    validated = validation_text(prepared.data.splits[VALID], settings.validate_sentences)
     tokenised = prepared.data.tokenised
     embeddings = None if settings.neighbour_embeddings is None else Path(settings.neighbour_embeddings)
     if embeddings is not None and not embeddings.exists():
@@ -241,8 +241,8 @@ def make_job(plan: Plan) -> TranslationJob:
         subwords=subwords,
         train=prepared.train,
         valid=prepared.valid,
-        valid_lines=sources,
-        score=lambda translations: {"bleu": bleu(translations, references, tokenised)},
+        valid_lines=validated.source,
+        score=lambda translations: {"bleu": bleu(translations, validated.target, tokenised)},
         method=settings.method(plan.method_name),
         folder=plan.folder,
         max_tokens=settings.max_tokens,
@@ -262,12 +262,12 @@ def make_job(plan: Plan) -> TranslationJob:
     return dataclasses.replace(job, fields=fields)
 
 
-def validation_lines(text: Bitext, count: int) -> tuple[list[str], list[str]]:
-    """Sentences to translate at a validation, the same ones in every run."""
+def validation_text(text: Bitext, count: int) -> Bitext:
+    """Pairs to translate at a validation, the same ones in every run; all of them if ``count`` is 0."""
     chosen = list(range(len(text)))
     if 0 < count < len(chosen):
         chosen = sorted(random.Random(0).sample(chosen, count))
-    return [text.source[index] for index in chosen], [text.target[index] for index in chosen]
+    return text.take(chosen)
 
 
 def training_fields(settings: TranslationSettings, job: TranslationJob, seed: int) -> dict[str, Any]:
@@ -326,7 +326,10 @@ class Judged:
 
 
 def judge_model(plan: Plan, job: TranslationJob, progress: Progress | None = None) -> Judged:
-    """Export the chosen weights, and score the exported model on every test set; its translations are written too."""
+    """Export the chosen weights, and score the exported model on every test set; its translations are written too.
+
+    Beside test sets, of the validation set only what is translated at validations is translated.
+    """
     settings, data = plan.settings, plan.prepared.data
     snapshots = job.snapshots()
     steps = {
@@ -338,11 +341,12 @@ def judge_model(plan: Plan, job: TranslationJob, progress: Progress | None = Non
     translator = Translator.load(plan.folder / "model")
     precision = "bf16" if settings.precision == "bf16" else "fp32"
     scores, losses = {}, {}
-    sets = {VALID: data.splits[VALID], **data.tests()}
+    sets = {VALID: validation_text(data.splits[VALID], settings.validate_sentences), **data.tests()}
     advance = counting(progress, "translated", sum(map(len, sets.values())))
     for name, text in sets.items():
         translations = translator.translate(text.source, precision=precision, advance=advance)
-        (plan.folder / f"{name}.translations.txt").write_text("".join(f"{line}\n" for line in translations), "utf-8")
+        if len(text) == len(data.splits[name]):  # line by line beside the source
+            records.write_text(plan.folder / f"{name}.translations.txt", "".join(f"{line}\n" for line in translations))
         scores[name] = score(translations, text.target, data.tokenised)
         pairs = plan.prepared.valid if name == VALID else encode_pairs(text, plan.prepared.subwords)
         losses[name] = pair_loss(translator.model, pairs, job.collator(), settings.max_tokens)
