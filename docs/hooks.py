@@ -70,7 +70,7 @@ def corpora() -> str:
     lines = [["`--task`", "training pairs", "on the hub", "model", "beam", "length penalty"]]
     for task, spec in CORPORA.items():
         paths = [] if spec.hub is None else dict.fromkeys(where.path for where in spec.hub.splits.values())
-        beam = spec.decoding or TranslationSettings(task=task).search()
+        beam = TranslationSettings(task=task).search()
         shown = [_code(spec.settings["model"]), f"{beam.beam}", f"{beam.length_penalty:g}"]
         lines.append([_code(task), f"{spec.train:,}", ", ".join(map(_code, paths)) or "–", *shown])
     return _table(lines)

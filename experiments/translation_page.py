@@ -274,12 +274,15 @@ def schedules(found: Records) -> str:
     if not runs:
         return ""
     header = ["", "epochs", "tokens an update", "updates", "learning rate", metric_name(METRICS[0]), "paper"]
-    told = dict.fromkeys(
-        f"Commit {run.environment['git']['commit'][:7]}, {run.environment['device']}; "
-        f"`advreg {' '.join(run.environment['arguments'])}`."
+    made = [
+        {
+            "commit": run.environment["git"]["commit"],
+            "device": run.environment["device"],
+            "command": f"advreg {' '.join(run.environment['arguments'])}",
+        }
         for run in runs
-    )
-    return "\n\n".join([SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), "\n".join(told)])
+    ]
+    return "\n\n".join([SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), provenance(made)])
 
 
 def schedule_row(run: RunRecord) -> list[str]:
