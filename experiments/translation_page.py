@@ -5,7 +5,7 @@ python experiments/translation_page.py --check    # says whether they are up to 
 
 A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``*/study.json``), single
 runs of other schedules (``schedules/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of
-decoding_speed.py.
+decoding_speed.py. Comparisons that train the same model in the same way are one, made in several parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from advreg.bench.figures import averaged, within_rounds
 from advreg.bench.record import BenchRecord, Spread
 from advreg.bench.record import load as load_bench
 from advreg.core.schedule import RefreshEvery
-from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord, seconds_of
+from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
 from advreg.recipes.study_record import STUDY_FILE
 from advreg.recipes.study_record import load as load_study
 from advreg.record import RunRecord, load_all
@@ -34,7 +34,7 @@ from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spr
 from advreg.report.student import Spread as SeedSpread
 from advreg.report.study import findings
 from advreg.report.study import to_markdown as study_to_markdown
-from advreg.report.words import NOTHING, duration, method_name, method_order, metric_name, task_name
+from advreg.report.words import NOTHING, method_name, method_order, metric_name, task_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "translation", ROOT / "docs" / "results" / "translation.md"
@@ -45,8 +45,9 @@ PAPER = {
     "iwslt15-en-vi": {"standard": 30.3, "r3f": 31.6, "freelb": 31.6, "smart": 31.5, "arch": 32.0},
     "iwslt15-vi-en": {"standard": 28.7, "r3f": 30.0, "freelb": 29.6, "smart": 30.1, "arch": 30.4},
 }
+ARCH = "arch"
 METRICS = ("tokenised_bleu", "bleu", "chrf")
-REGULARISED = ("smart", "r3f", "arch")  # of the paper's figure of gradient norms
+REGULARISED = ("smart", "r3f", ARCH)  # of the paper's figure of gradient norms
 
 Key = tuple[str, str, int]  # task, method, seed
 
@@ -83,6 +84,27 @@ class Compared:
         """A task, and the model where several comparisons may have it."""
         return f"{task_name(task)}, {self.record.settings['model']}"
 
+    @property
+    def terms(self) -> str:
+        """What its runs share, whatever the task and the method."""
+        shared = [{**task.settings, "options": None} for task in self.record.tasks]
+        return json.dumps([self.record.settings["model"], shared[0]], sort_keys=True)
+
+    def joined(self, other: Compared) -> Compared:
+        """One comparison of two on the same terms; a run that both were to make is the one that was finished."""
+        mine, theirs = self.record, other.record
+        runs = {(run.task, run.method, run.seed): run for run in [*theirs.runs, *mine.runs]}
+        record = replace(
+            mine,
+            status=mine.status if theirs.status == "finished" else theirs.status,
+            reference=ARCH if any(run.method == ARCH for run in runs.values()) else mine.reference,
+            tasks=list({task.name: task for task in [*theirs.tasks, *mine.tasks]}.values()),
+            choices=[*mine.choices, *theirs.choices],
+            runs=sorted(runs.values(), key=lambda run: method_order(run.method)),
+            notes=list(dict.fromkeys([*mine.notes, *theirs.notes])),
+        )
+        return Compared(self.name, record, {**other.runs, **self.runs})
+
 
 class Records:
     """The records there are."""
@@ -93,12 +115,15 @@ class Records:
     @cached_property
     def comparisons(self) -> list[Compared]:
         folders = sorted(path.parent for path in self.folder.glob(f"*/{COMPARE_FILE}"))
-        found = [Compared(folder.name, *read(folder)) for folder in folders]
-        return [each for each in found if each.runs]
+        alike: dict[str, Compared] = {}
+        for each in (Compared(folder.name, *read(folder)) for folder in folders):
+            if each.runs:
+                alike[each.terms] = alike[each.terms].joined(each) if each.terms in alike else each
+        return list(alike.values())
 
     @cached_property
     def bench(self) -> BenchRecord | None:
-        """That of a whole schedule of Transformer-base."""
+        """The methods' steps timed in turns."""
         return load_bench(self._bench) if self._bench.is_file() else None
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -113,8 +138,8 @@ def page(folder: Path, bench: Path = BENCH) -> str:
     """The whole page."""
     found = Records(folder, bench)
     parts = [TITLE, aims(found)]
-    parts += [comparison(compared) for compared in found.comparisons]
-    parts += [schedules(found), times(found), norms(found)]
+    parts += [comparison(compared, found.bench) for compared in found.comparisons]
+    parts += [schedules(found), times(found.bench), norms(found)]
     parts += [neighbours(folder), speed(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -128,46 +153,29 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def aims(found: Records) -> str:
     """Each aim beside what was measured."""
-    body = [*bench_aims(found), *time_aims(found), *speed_aims(found), *decoding_aims(found)]
+    body = [*time_aims(found.bench), *speed_aims(found), *decoding_aims(found)]
     return f"## What was aimed at\n\n{table(['what', 'aim', 'measured'], body)}" if body else ""
 
 
-def bench_aims(found: Records) -> list[list[str]]:
-    if found.bench is None:
+def time_aims(bench: BenchRecord | None) -> list[list[str]]:
+    if bench is None:
         return []
-    rows = {row.name: row.rounds for row in found.bench.panels[0].rows}
-    mine, of = arch_rounds(found.bench), f"whole schedule, {found.bench.settings['model']}, by `advreg bench`"
+    rounds, of = rounds_of(bench, **paper_schedule(bench)), f"whole schedule, {bench.settings['model']}"
     return [
-        [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(mine, rows[other]))]
+        [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(rounds[ARCH], rounds[other]))]
         for other, most in TIME_AIMS.items()
-        if other in rows
+        if other in rounds
     ]
 
 
 TIME_AIMS = {"smart": 0.35, "r3f": 1.10}  # ARCH's time, relative to theirs
 
 
-def arch_rounds(bench: BenchRecord) -> list[float]:
-    """Mean time of ARCH's steps over the whole schedule, round by round."""
-    rows, epochs = {row.name: row.rounds for row in bench.panels[0].rows}, bench.settings["epochs"]
-    schedule = RefreshEvery(bench.settings["refresh_every"])
-    share = sum(map(schedule.due, range(epochs))) / epochs
-    return averaged(rows["arch, reuse"], rows["arch, refresh"], [], share)
-
-
-def quartiles(values: Sequence[float]) -> str:
+def quartiles(values: Sequence[float], digits: int = 3) -> str:
     spread = Spread.of(values)
-    return f"{spread.median:.3f} ({spread.quartile_1:.3f}–{spread.quartile_3:.3f})" if spread else NOTHING
-
-
-def time_aims(found: Records) -> list[list[str]]:
-    return [
-        [f"ARCH / {method_name(other)}, whole schedule, {compared.title(task)}", f"≤ {most:.2f}", f"{ratio:.3f}"]
-        for compared in found.comparisons
-        for task in compared.tasks
-        for other, most in TIME_AIMS.items()
-        if (ratio := relative(compared, task, "arch", other)) is not None
-    ]
+    if spread is None:
+        return NOTHING
+    return f"{spread.median:.{digits}f} ({spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f})"
 
 
 def speed_aims(found: Records) -> list[list[str]]:
@@ -196,12 +204,12 @@ def reach(values: Sequence[float]) -> str:
 # ---- scores
 
 
-def comparison(compared: Compared) -> str:
+def comparison(compared: Compared, bench: BenchRecord | None) -> str:
     """Scores, time and the paper's figures for each task; then the differences, and what a reader must know."""
     found = results(compared.record, compared.runs)
     models = compared.record.settings["model"]
     parts = [f"## Scores, {models}", about(compared)]
-    parts += [f"### {task_name(task)}\n\n{scores(compared, task)}" for task in compared.tasks]
+    parts += [f"### {task_name(task)}\n\n{scores(compared, task, bench)}" for task in compared.tasks]
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
@@ -210,13 +218,9 @@ def comparison(compared: Compared) -> str:
 
 def about(compared: Compared) -> str:
     """What all runs share, and how to repeat them."""
-    shared, environment = compared.record.tasks[0].settings, compared.record.environment
+    shared = compared.record.tasks[0].settings
     told = ", ".join(f"{name} {shared[name]}" for name in SHARED if shared.get(name) is not None)
-    run = next(iter(compared.runs.values()))
-    return (
-        f"What all runs share: {told}. Commit {environment['git']['commit'][:7]}, {run.environment['device']}, torch "
-        f"{environment['packages']['torch']}; `advreg {' '.join(environment['arguments'])}`."
-    )
+    return f"What all runs share: {told}. {made_by(compared.runs.values())}"
 
 
 SHARED = (
@@ -225,7 +229,7 @@ SHARED = (
 )
 
 
-def scores(compared: Compared, task: str) -> str:
+def scores(compared: Compared, task: str, bench: BenchRecord | None) -> str:
     """A row for each method: every score, time, and what the paper has."""
     paper = PAPER.get(task, {})
     methods = compared.methods(task)
@@ -237,10 +241,20 @@ def scores(compared: Compared, task: str) -> str:
         values = [[run.outcome.metrics[name] for run in runs.values()] for name in metrics]
         finite = [[value for value in each if value is not None] for each in values]
         row = [method_name(method), *(spread_text(SeedSpread.of(each), asked) for each in finite)]
-        row += [duration(statistics.fmean(map(seconds_of, runs.values()))), ratio_text(compared, task, method)]
+        row += cost(next(iter(runs.values())), bench)
         rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
-    header = ["", *map(metric_name, metrics), "time of the steps", "× Standard", *(["paper"] if paper else [])]
+    header = ["", *map(metric_name, metrics), "passes a step", "time, × Standard", *(["paper"] if paper else [])]
     return f"{table(header, rows)}\n\n{how_scored(first, metrics)}"
+
+
+def cost(run: RunRecord, bench: BenchRecord | None) -> list[str]:
+    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's in the bench."""
+    passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
+    if bench is None or bench.settings["model"] != run.training.more["model"]:
+        return [passes, NOTHING]
+    every = run.method.settings.get("refresh_every", 1)
+    rounds = rounds_of(bench, epochs=run.training.epochs, refresh_every=every)
+    return [passes, quartiles(within_rounds(rounds.get(run.method.name, []), rounds[STANDARD]), 2)]
 
 
 def how_scored(run: RunRecord, metrics: Iterable[str]) -> str:
@@ -253,18 +267,6 @@ def how_scored(run: RunRecord, metrics: Iterable[str]) -> str:
     )
 
 
-def relative(compared: Compared, task: str, method: str, other: str) -> float | None:
-    """Time of a method's steps relative to another's, the mean over seeds that both have."""
-    mine, theirs = compared.of(task, method), compared.of(task, other)
-    ratios = [seconds_of(mine[seed]) / seconds_of(theirs[seed]) for seed in mine if seed in theirs]
-    return statistics.fmean(ratios) if ratios else None
-
-
-def ratio_text(compared: Compared, task: str, method: str, other: str = STANDARD) -> str:
-    ratio = relative(compared, task, method, other)
-    return NOTHING if ratio is None else f"{ratio:.2f}"
-
-
 # ---- schedules that were tried
 
 
@@ -274,15 +276,7 @@ def schedules(found: Records) -> str:
     if not runs:
         return ""
     header = ["", "epochs", "tokens an update", "updates", "learning rate", metric_name(METRICS[0]), "paper"]
-    made = [
-        {
-            "commit": run.environment["git"]["commit"],
-            "device": run.environment["device"],
-            "command": f"advreg {' '.join(run.environment['arguments'])}",
-        }
-        for run in runs
-    ]
-    return "\n\n".join([SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), provenance(made)])
+    return "\n\n".join([SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), made_by(runs)])
 
 
 def schedule_row(run: RunRecord) -> list[str]:
@@ -303,48 +297,45 @@ def schedule_row(run: RunRecord) -> list[str]:
 # ---- wall time
 
 
-def times(found: Records) -> str:
-    """Seconds of each kind of epoch, and whole schedules."""
-    parts = [epoch_times(compared, task) for compared in found.comparisons for task in compared.tasks]
-    parts = [part for part in parts if part]
-    return "\n\n".join([EPOCHS.strip(), *parts]) if parts else ""
-
-
-def epoch_times(compared: Compared, task: str) -> str:
-    rows = []
-    for method in compared.methods(task):
-        runs = [run for run in compared.of(task, method).values() if run.outcome.epoch_seconds is not None]
-        if not runs:
-            continue
-        kinds = [median_text(seconds_of_epochs(runs, refreshing)) for refreshing in (True, False)]
-        whole = duration(statistics.fmean(sum(run.outcome.epoch_seconds or []) for run in runs))
-        rows.append([method_name(method), *kinds, whole, *(ratio_text(compared, task, method, o) for o in AGAINST)])
-    if not rows:
+def times(bench: BenchRecord | None) -> str:
+    """Time of the steps of each kind of epoch, and of whole schedules: the paper's figure of wall time."""
+    if bench is None:
         return ""
-    header = ["", "refresh epoch, s", "other epoch, s", "whole schedule", *(f"× {method_name(o)}" for o in AGAINST)]
-    return f"{compared.title(task)}:\n\n{table(header, rows)}"
+    schedule = paper_schedule(bench)
+    rounds = rounds_of(bench, **schedule)
+    base = rounds[STANDARD]
+    kinds = {row.name: within_rounds(row.rounds, base) for row in bench.panels[0].rows}
+    rows = []
+    for method in sorted(rounds, key=method_order):
+        refresh, other = kinds.get(f"{method}, refresh", []), kinds.get(f"{method}, reuse", kinds.get(method, []))
+        whole = (quartiles(within_rounds(rounds[method], rounds.get(name, [])), 2) for name in AGAINST)
+        rows.append([method_name(method), quartiles(refresh, 2), quartiles(other, 2), *whole])
+    header = [
+        "",
+        "refresh epoch, × Standard",
+        "other epoch, × Standard",
+        *(f"whole, × {method_name(o)}" for o in AGAINST),
+    ]
+    about = f"{bench.settings['model']}, {schedule['epochs']} epochs, a refresh every {schedule['refresh_every']}"
+    return f"{EPOCHS.strip()}\n\n{about}:\n\n{table(header, rows)}"
 
 
 AGAINST = (STANDARD, "smart", "r3f")
 
 
-def seconds_of_epochs(runs: Iterable[RunRecord], refreshing: bool) -> list[float]:
-    """Of epochs that refresh the cache, or of those that do not."""
-    return [
-        seconds
-        for run in runs
-        for epoch, seconds in enumerate(run.outcome.epoch_seconds or [])
-        if refreshes(run, epoch) is refreshing
-    ]
+def paper_schedule(bench: BenchRecord) -> dict[str, int]:
+    """The one that the bench was asked for."""
+    return {name: bench.settings[name] for name in ("epochs", "refresh_every")}
 
 
-def refreshes(run: RunRecord, epoch: int) -> bool:
-    settings = run.method.settings
-    return "refresh_every" in settings and RefreshEvery(settings["refresh_every"]).due(epoch)
-
-
-def median_text(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f}" if values else NOTHING
+def rounds_of(bench: BenchRecord, epochs: int, refresh_every: int) -> dict[str, list[float]]:
+    """Mean time of a step of each method over a whole schedule, round by round; methods as the paper has them."""
+    rows = {row.name: row.rounds for row in bench.panels[0].rows}
+    share = sum(map(RefreshEvery(refresh_every).due, range(epochs))) / epochs
+    found = {row.method: row.rounds for row in bench.panels[0].rows if row.name == row.method}
+    if f"{ARCH}, reuse" in rows:
+        found[ARCH] = averaged(rows[f"{ARCH}, reuse"], rows[f"{ARCH}, refresh"], [], share)
+    return found
 
 
 # ---- gradient norms
@@ -462,6 +453,20 @@ def decoding(found: Records) -> str:
     return "\n\n".join([DECODING.strip(), *parts, provenance(lines)]) if parts else ""
 
 
+def made_by(runs: Iterable[RunRecord]) -> str:
+    """Commit, machine and command of each run, once."""
+    return provenance(
+        [
+            {
+                "commit": run.environment["git"]["commit"],
+                "device": run.environment["device"],
+                "command": f"advreg {' '.join(run.environment['arguments'])}",
+            }
+            for run in runs
+        ]
+    )
+
+
 def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
     made = dict.fromkeys(f"Commit {line['commit'][:7]}, {line['device']}; `{line['command']}`." for line in lines)
     return " ".join(made)
@@ -485,10 +490,9 @@ reaches the paper's Transformer.
 EPOCHS = """
 ## Wall time
 
-Seconds of the steps of an epoch, validations and saves left out: the median over epochs and seeds of those in which
-ARCH refreshes its cache, and of the others. The whole schedule is the sum over all epochs; ratios are paired by seed.
-Runs that shared a GPU with others took longer than they would alone. [What it costs](cost.md#a-whole-run) has the same
-by `advreg bench`, where contenders take turns.
+Time of the steps of an epoch in which ARCH refreshes its cache, and of the others, by `advreg bench`, where methods
+take turns on a GPU of their own; [what it costs](cost.md#a-whole-run) tells how. Median over rounds, quartiles in
+brackets. The comparisons above ran side by side on one GPU, so their own times say nothing.
 """
 
 NORMS = """

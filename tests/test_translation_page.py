@@ -31,36 +31,49 @@ def translation() -> ModuleType:
     return experiment("translation_page")
 
 
-def translated(method: str, seed: int, bleu: float, seconds: list[float], **settings: Any) -> RunRecord:
-    """A run of 10 steps, an epoch for each of the seconds; the norm of its gradient is 9, then 1 and 3 in turns."""
+def translated(method: str, seed: int, bleu: float, passes: tuple[float, float], **settings: Any) -> RunRecord:
+    """A run of 10 steps; the norm of its gradient is 9, then 1 and 3 in turns."""
     metrics = {"tokenised_bleu": bleu, "bleu": bleu - 2, "chrf": 50.0, "loss": 2.0, "valid_bleu": 1.0}
     norms = [9.0, 9.0, *([1.0, 3.0] * 4)]
-    run = run_record(method, seed, metrics, sum(seconds), norms)
+    run = run_record(method, seed, metrics, 1.0, norms)
     details = {"signatures": SIGNATURES, "scored": "test", "decoding": {"beam": 10, "length_penalty": 1.0}}
     return replace(
         run,
         method=MethodInfo(name=method, settings=settings),
         task=replace(run.task, name=TASK, details=details, sizes={"train": 133_000, "test": 1268}),
-        training=replace(run.training, more={"warmup_steps": 2}),
-        environment={"device": "a GPU"},
-        outcome=replace(run.outcome, epoch_seconds=seconds),
+        training=replace(run.training, epochs=4, more={"warmup_steps": 2, "model": "small"}),
+        environment={**ENVIRONMENT, "device": "a GPU"},
+        outcome=replace(run.outcome, passes=dict(zip(("forward", "backward"), passes, strict=True))),
     )
 
 
 RUNS = [
-    translated("standard", 0, 30.0, [100.0, 100.0, 100.0]),
-    translated("standard", 1, 31.0, [200.0, 200.0, 200.0]),
-    translated("smart", 0, 31.5, [500.0, 500.0, 500.0]),
-    translated("r3f", 0, 31.0, [150.0, 150.0, 150.0]),
-    translated("arch", 0, 32.0, [400.0, 140.0, 160.0], refresh_every=3),
-    translated("arch", 1, 33.0, [380.0, 200.0, 320.0], refresh_every=3),
+    translated("standard", 0, 30.0, (1.0, 1.0)),
+    translated("standard", 1, 31.0, (1.0, 1.0)),
+    translated("smart", 0, 31.5, (5.0, 4.0)),
+    translated("r3f", 0, 31.0, (2.0, 1.0)),
+    translated("arch", 0, 32.0, (2.36, 1.36), refresh_every=2),
+    translated("arch", 1, 33.0, (2.36, 1.36), refresh_every=2),
 ]
 
 
-def write_comparison(folder: Path, runs: list[RunRecord] = RUNS) -> None:
+def write_bench(path: Path, translation: ModuleType, model: str) -> Path:
+    """Two rounds, the second twice as slow as the first; 9 epochs, a refresh every 3."""
+    bench = load_bench(translation.BENCH)
+    rounds = {
+        **{"standard": [10.0, 20.0], "r3f": [15.0, 30.0], "smart": [40.0, 80.0]},
+        **{"arch, reuse": [12.0, 24.0], "arch, refresh": [36.0, 72.0]},
+    }
+    rows = [replace(row, rounds=rounds[row.name]) for row in bench.panels[0].rows if row.name in rounds]
+    settings = {**bench.settings, "model": model, "epochs": 9, "refresh_every": 3}
+    replace(bench, settings=settings, panels=[replace(bench.panels[0], rows=rows)]).save(path)
+    return path
+
+
+def write_comparison(folder: Path, runs: list[RunRecord] = RUNS, epochs: int = 3) -> None:
     methods = list(dict.fromkeys(run.method.name for run in runs))
     record = comparison({TASK: ["tokenised_bleu"]}, methods, [0, 1], environment=ENVIRONMENT)
-    shared = {"epochs": 3, "max_tokens": 16_384, "warmup_steps": None}
+    shared = {"epochs": epochs, "max_tokens": 16_384, "warmup_steps": None}
     record = replace(record, tasks=[replace(record.tasks[0], scored_on="test", settings=shared)])
     record.save(folder)
     for run in runs:
@@ -71,7 +84,7 @@ def write_comparison(folder: Path, runs: list[RunRecord] = RUNS) -> None:
 def page(translation: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("records")
     write_comparison(folder / "iwslt15")
-    return str(translation.page(folder, folder / "none.json"))
+    return str(translation.page(folder, write_bench(folder / "bench.json", translation, "small")))
 
 
 def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType) -> None:
@@ -81,24 +94,42 @@ def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
-    assert "What all runs share: epochs 3, max_tokens 16384. Commit ccccccc, a GPU, torch 2.0; `advreg compare" in page
-    assert "|  | tokenised BLEU | sacreBLEU | chrF | time of the steps | × Standard | paper |" in page
-    # ARCH took 700 s and 900 s beside Standard's 300 s and 600 s: (2.33 + 1.5) / 2
-    assert "| ARCH | 32.5 ± 0.7 | 30.5 ± 0.7 | 50.0 ± 0.0 | 13 min 20 s | 1.92 | 32.0 |" in page
-    assert "| SMART | 31.5 (1 of 2) | 29.5 (1 of 2) | 50.0 (1 of 2) | 25 min 0 s | 5.00 | 31.5 |" in page
+    assert "What all runs share: epochs 3, max_tokens 16384. Commit ccccccc, a GPU; `advreg compare --seeds 2`." in page
+    assert "|  | tokenised BLEU | sacreBLEU | chrF | passes a step | time, × Standard | paper |" in page
+    # of four epochs, two refresh: (36 + 12) / 2 beside Standard's 10
+    assert "| ARCH | 32.5 ± 0.7 | 30.5 ± 0.7 | 50.0 ± 0.0 | 2.36 + 1.36 | 2.40 (2.40–2.40) | 32.0 |" in page
+    assert "| SMART | 31.5 (1 of 2) | 29.5 (1 of 2) | 50.0 (1 of 2) | 5 + 4 | 4.00 (4.00–4.00) | 31.5 |" in page
     assert "Trained on 133,000 pairs, scored on test (1,268 sentences), beam 10, length penalty 1." in page
     assert "tokenised BLEU `tok:none`; sacreBLEU `tok:13a`; chrF `nc:6`." in page
     assert "ARCH minus each method, in points;" in page
     assert "smart/seed-1: no result" in page
 
 
+def test_the_time_of_a_model_that_no_bench_took_is_left_open(translation: ModuleType, tmp_path: Path) -> None:
+    write_comparison(tmp_path / "iwslt15")
+    for bench in (write_bench(tmp_path / "bench.json", translation, "another"), tmp_path / "none.json"):
+        assert "| 50.0 (1 of 2) | 5 + 4 | – | 31.5 |" in translation.page(tmp_path, bench)
+
+
 def test_epochs_that_refresh_are_timed_apart_from_the_others(page: str) -> None:
-    assert (
-        "| ARCH | 390.0 | 180.0 | 13 min 20 s | 1.92 | 0.47 | 1.56 |" in page
-    )  # medians of 400, 380; 140, 160, 200, 320
-    assert "| SMART | – | 500.0 | 25 min 0 s | 5.00 | 1.00 | 3.33 |" in page
-    assert "| ARCH / SMART, whole schedule, IWSLT'15 En-Vi, small | ≤ 0.35 | 0.467 |" in page
-    assert "| ARCH / R3F, whole schedule, IWSLT'15 En-Vi, small | ≤ 1.10 | 1.556 |" in page
+    assert "small, 9 epochs, a refresh every 3:" in page
+    # a third of the epochs refreshes: (36 + 2 · 12) / 3 = 20, beside 10, 40 and 15
+    whole = "2.00 (2.00–2.00) | 0.50 (0.50–0.50) | 1.33 (1.33–1.33) |"
+    assert f"| ARCH | 3.60 (3.60–3.60) | 1.20 (1.20–1.20) | {whole}" in page
+    assert "| SMART | – | 4.00 (4.00–4.00) | 4.00 (4.00–4.00) | 1.00 (1.00–1.00) | 2.67 (2.67–2.67) |" in page
+    assert "| ARCH / SMART, whole schedule, small | ≤ 0.35 | 0.500 (0.500–0.500) |" in page
+    assert "| ARCH / R3F, whole schedule, small | ≤ 1.10 | 1.333 (1.333–1.333) |" in page
+
+
+def test_a_comparison_made_in_parts_reads_as_one(translation: ModuleType, page: str, tmp_path: Path) -> None:
+    bench = write_bench(tmp_path / "bench.json", translation, "small")
+    cheap, dear = ([run for run in RUNS if (run.method.name == "smart") is mine] for mine in (False, True))
+    write_comparison(tmp_path / "1", cheap)
+    write_comparison(tmp_path / "2", dear)
+    assert translation.page(tmp_path, bench) == page
+    write_comparison(tmp_path / "3", [replace(dear[0], method=MethodInfo(name="freelb", settings={}))], epochs=4)
+    parts = translation.Records(tmp_path, bench).comparisons
+    assert [each.methods(TASK) for each in parts] == [["standard", "smart", "r3f", "arch"], ["freelb"]]
 
 
 def test_norms_vary_by_what_they_were_after_the_warm_up(translation: ModuleType, page: str, tmp_path: Path) -> None:
@@ -117,8 +148,7 @@ def test_a_part_without_records_is_left_out(translation: ModuleType, page: str, 
         "# Machine translation",
         "## How to read it",
     ]
-    old = [replace(run, outcome=replace(run.outcome, epoch_seconds=None)) for run in RUNS]
-    write_comparison(tmp_path / "old", old)
+    write_comparison(tmp_path / "old")
     assert "## Scores, small" in translation.page(tmp_path, tmp_path / "none.json")
     assert "## Wall time" not in translation.page(tmp_path, tmp_path / "none.json")
     assert "## Wall time" in page
@@ -136,9 +166,7 @@ def test_the_bench_of_a_whole_schedule_is_counted_by_its_rounds(translation: Mod
     ratios = sorted(one / other for one, other in zip(mine, rows["r3f"], strict=True))
     median = (ratios[2] + ratios[3]) / 2
     assert len(ratios) == 6
-    assert f"| ARCH / R3F, whole schedule, transformer-base, by `advreg bench` | ≤ 1.10 | {median:.3f} (" in (
-        translation.page(tmp_path)
-    )
+    assert f"| ARCH / R3F, whole schedule, transformer-base | ≤ 1.10 | {median:.3f} (" in (translation.page(tmp_path))
 
 
 def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, tmp_path: Path) -> None:
@@ -181,9 +209,9 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
 def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_command(
     translation: ModuleType, tmp_path: Path
 ) -> None:
-    run = translated("standard", 0, 30.04, [100.0])
+    run = translated("standard", 0, 30.04, (1.0, 1.0))
     facts = {"epochs": 20, "update_tokens": 16_384, "learning_rate": 1.4e-3}
-    run = replace(run, training=replace(run.training, more=facts), environment={**ENVIRONMENT, "device": "a GPU"})
+    run = replace(run, training=replace(run.training, more=facts))
     run.save(tmp_path / "schedules" / "en-vi" / "record.json")
     page = translation.page(tmp_path, tmp_path / "none.json")
     assert "| IWSLT'15 En-Vi, Standard | 20 | 16,384 | 10 | 0.0014 | 30.0 | 30.3 |" in page
