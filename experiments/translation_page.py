@@ -86,9 +86,18 @@ class Compared:
 
     @property
     def terms(self) -> str:
-        """What its runs share, whatever the task and the method."""
-        shared = [{**task.settings, "options": None} for task in self.record.tasks]
-        return json.dumps([self.record.settings["model"], shared[0]], sort_keys=True)
+        """What its runs share whatever the task and the method, which may have a learning rate of its own."""
+        shared = {**self.record.tasks[0].settings, "options": None, "learning_rate": None}
+        return json.dumps([self.record.settings["model"], shared], sort_keys=True)
+
+    def settings(self, name: str) -> set[Any]:
+        """The values that a setting has in its runs."""
+        return {run.training.more.get(name) for run in self.runs.values()}
+
+    def named(self, run: RunRecord) -> str:
+        """A run's method, and what is its own."""
+        own = [f"{name} {run.training.more[name]}" for name in SHARED if len(self.settings(name)) > 1]
+        return ", ".join([method_name(run.method.name), *own])
 
     def joined(self, other: Compared) -> Compared:
         """One comparison of two on the same terms; a run that both were to make is the one that was finished."""
@@ -218,8 +227,8 @@ def comparison(compared: Compared, bench: BenchRecord | None) -> str:
 
 def about(compared: Compared) -> str:
     """What all runs share, and how to repeat them."""
-    shared = compared.record.tasks[0].settings
-    told = ", ".join(f"{name} {shared[name]}" for name in SHARED if shared.get(name) is not None)
+    values = {name: compared.settings(name) for name in SHARED}
+    told = ", ".join(f"{name} {value}" for name, (value, *more) in values.items() if value is not None and not more)
     return f"What all runs share: {told}. {made_by(compared.runs.values())}"
 
 
@@ -240,8 +249,8 @@ def scores(compared: Compared, task: str, bench: BenchRecord | None) -> str:
         runs, asked = compared.of(task, method), compared.asked(task, method)
         values = [[run.outcome.metrics[name] for run in runs.values()] for name in metrics]
         finite = [[value for value in each if value is not None] for each in values]
-        row = [method_name(method), *(spread_text(SeedSpread.of(each), asked) for each in finite)]
-        row += cost(next(iter(runs.values())), bench)
+        one = next(iter(runs.values()))
+        row = [compared.named(one), *(spread_text(SeedSpread.of(each), asked) for each in finite), *cost(one, bench)]
         rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
     header = ["", *map(metric_name, metrics), "passes a step", "time, × Standard", *(["paper"] if paper else [])]
     return f"{table(header, rows)}\n\n{how_scored(first, metrics)}"

@@ -41,7 +41,7 @@ def translated(method: str, seed: int, bleu: float, passes: tuple[float, float],
         run,
         method=MethodInfo(name=method, settings=settings),
         task=replace(run.task, name=TASK, details=details, sizes={"train": 133_000, "test": 1268}),
-        training=replace(run.training, epochs=4, more={"warmup_steps": 2, "model": "small"}),
+        training=replace(run.training, epochs=4, more={"warmup_steps": 2, "model": "small", "learning_rate": 1e-3}),
         environment={**ENVIRONMENT, "device": "a GPU"},
         outcome=replace(run.outcome, passes=dict(zip(("forward", "backward"), passes, strict=True))),
     )
@@ -94,7 +94,7 @@ def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
-    assert "What all runs share: epochs 3, max_tokens 16384. Commit ccccccc, a GPU; `advreg compare --seeds 2`." in page
+    assert "What all runs share: learning_rate 0.001, warmup_steps 2. Commit ccccccc, a GPU; `advreg compare" in page
     assert "|  | tokenised BLEU | sacreBLEU | chrF | passes a step | time, × Standard | paper |" in page
     # of four epochs, two refresh: (36 + 12) / 2 beside Standard's 10
     assert "| ARCH | 32.5 ± 0.7 | 30.5 ± 0.7 | 50.0 ± 0.0 | 2.36 + 1.36 | 2.40 (2.40–2.40) | 32.0 |" in page
@@ -130,6 +130,19 @@ def test_a_comparison_made_in_parts_reads_as_one(translation: ModuleType, page: 
     write_comparison(tmp_path / "3", [replace(dear[0], method=MethodInfo(name="freelb", settings={}))], epochs=4)
     parts = translation.Records(tmp_path, bench).comparisons
     assert [each.methods(TASK) for each in parts] == [["standard", "smart", "r3f", "arch"], ["freelb"]]
+
+
+def test_a_part_may_have_a_learning_rate_of_its_own_which_its_row_names(
+    translation: ModuleType, tmp_path: Path
+) -> None:
+    write_comparison(tmp_path / "1")
+    slow = {**RUNS[2].training.more, "learning_rate": 7e-4}
+    slower = replace(RUNS[2], method=MethodInfo(name="freelb", settings={}))
+    write_comparison(tmp_path / "2", [replace(slower, training=replace(slower.training, more=slow))])
+    page = translation.page(tmp_path, tmp_path / "none.json")
+    assert "What all runs share: warmup_steps 2. Commit" in page
+    assert "| FreeLB, learning_rate 0.0007 | 31.5 (1 of 2) |" in page
+    assert "| SMART, learning_rate 0.001 | 31.5 (1 of 2) |" in page
 
 
 def test_norms_vary_by_what_they_were_after_the_warm_up(translation: ModuleType, page: str, tmp_path: Path) -> None:
