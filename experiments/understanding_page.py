@@ -320,6 +320,9 @@ READING = """
   differences between methods lie inside that, and the intervals say so. On RTE ARCH is ahead of Standard, and its
   interval leaves zero out; on MRPC SMART leads and ARCH is behind Standard, within the noise.
 - MiniLM hardly learns RTE: Standard is a few points above chance, so a gain there says little.
+- `minilm-cpu` is what a user without a GPU gets from one command: 14 runs, two at a time on two cores, stopped several
+  times, by Ctrl-C or with the machine, and gone on with. Other work shared the cores, so its times are upper bounds;
+  its three seeds cannot tell the methods apart.
 - **Too strong is worse than nothing.** On the raw token embeddings, whose entries are small, a perturbation of ε = 1
   or 3 with λ = 5 keeps the model from fitting: SMART, which renews it at every step, and ARCH with T_c = 1, which
   does nearly the same, fall furthest; ARCH that reuses an old one is hurt less. ε = 0.1, or ε = 1 behind the embedding
