@@ -1,12 +1,17 @@
-"""A page of results and its pictures: written, or compared with what is there."""
+"""What pages of results share: they are written, or compared with what is there, and take means of what was logged."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from advreg.record import RunRecord
 
 
 def keep(about: str, page: Path, text: str, draw: Callable[[Path], object] = lambda folder: None) -> None:
@@ -39,3 +44,15 @@ def differing(page: Path, text: str, draw: Callable[[Path], object]) -> list[str
 
 def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+def logged_mean(runs: Mapping[Any, RunRecord], task: str, method: str, name: str, last: bool = False) -> float:
+    """The mean of all that was logged by a name, or of the last epoch's; nan if there is none."""
+    lines = [
+        line[name]
+        for (of, mine, _), run in runs.items()
+        for line in run.outcome.history
+        if (of, mine) == (task, method) and name in line
+        if not last or line["epoch"] > run.training.epochs - 0.9  # a line is of the steps since the one before
+    ]
+    return statistics.mean(lines) if lines else math.nan

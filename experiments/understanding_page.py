@@ -7,7 +7,6 @@ python experiments/understanding_page.py --check    # says whether it is up to d
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import keep
+from pages import keep, logged_mean
 
 from advreg.cli.probe import by_task
 from advreg.cli.probe import draw as draw_probing
 from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
 from advreg.recipes.probe_record import ProbeRecord
-from advreg.record import RunRecord, load_as
+from advreg.record import load_as
 from advreg.report.compare import Results, read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import Sheet, best_places, markdown_table, spread_text, to_markdown
@@ -121,18 +120,6 @@ def strength(folder: Path) -> str:
     header += [f"{method_name(name)}'s / R3F's, last epoch" for name in PENALISED[1:]]
     header += ["ARCH: ‖δ‖ / ε, last epoch", "task loss, last epoch: FreeAT's / Standard's"]
     return f"### How strong the penalty was\n\nAs logged, over all seeds.\n\n{markdown_table(Sheet('', header, rows))}"
-
-
-def logged_mean(runs: Mapping[Any, RunRecord], task: str, method: str, name: str, last: bool = False) -> float:
-    """The mean of all that was logged by a name, or of the last epoch's; nan if there is none."""
-    lines = [
-        line[name]
-        for (of, mine, _), run in runs.items()
-        for line in run.outcome.history
-        if (of, mine) == (task, method) and name in line
-        if not last or line["epoch"] > run.training.epochs - 0.9  # a line is of the steps since the one before
-    ]
-    return statistics.mean(lines) if lines else math.nan
 
 
 # Zuo et al. 2021, tb:anli: rounds 1 to 3 and all of them, BERT-base

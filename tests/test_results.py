@@ -75,7 +75,7 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
 
 
 def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> None:
-    understanding = experiment("understanding_page")
+    logged_mean = experiment("pages").logged_mean
     logs = [{"epoch": 1.0, "penalty": 1.0}, {"epoch": 2.0, "loss": 9.0}, {"epoch": 3.05, "penalty": 4.0}]
     logs.append({"epoch": 4.0, "penalty": 5.0})
     runs = {}
@@ -85,9 +85,9 @@ def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> 
                  for line in logs]  # fmt: skip
         run = made_up(method, seed, task=task)
         runs[task, method, seed] = replace(run, outcome=replace(run.outcome, history=lines))
-    assert understanding.logged_mean(runs, "rte", "arch", "penalty") == pytest.approx(10 / 3 + 0.5)
-    assert understanding.logged_mean(runs, "rte", "arch", "penalty", last=True) == pytest.approx(5.5)
-    assert math.isnan(understanding.logged_mean(runs, "rte", "r3f", "penalty"))
+    assert logged_mean(runs, "rte", "arch", "penalty") == pytest.approx(10 / 3 + 0.5)
+    assert logged_mean(runs, "rte", "arch", "penalty", last=True) == pytest.approx(5.5)
+    assert math.isnan(logged_mean(runs, "rte", "r3f", "penalty"))
 
 
 def test_the_cost_page_is_made_of_the_records(cost_page: ModuleType) -> None:

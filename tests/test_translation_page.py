@@ -155,6 +155,22 @@ def test_norms_vary_by_what_they_were_after_the_warm_up(translation: ModuleType,
     assert not translation.draw(translation.Records(tmp_path / "empty", tmp_path), tmp_path / "none.svg")
 
 
+def test_penalties_are_shown_with_the_loss_and_the_perturbation_they_are_of(
+    translation: ModuleType, page: str, tmp_path: Path
+) -> None:
+    lines = [
+        {"epoch": 1.0, "penalty": 0.1, "task_loss": 4.0, "delta_norm": 0.1},
+        {"epoch": 4.0, "penalty": 0.2, "task_loss": 2.0, "delta_norm": 0.05},
+    ]
+    history = [{**line, **logged} for line, logged in zip(RUNS[4].outcome.history, lines, strict=False)]
+    logged = replace(RUNS[4], outcome=replace(RUNS[4].outcome, history=history))
+    write_comparison(tmp_path / "one", [RUNS[0], logged])
+    told = translation.page(tmp_path, tmp_path / "none.json")
+    assert "| IWSLT'15 En-Vi, small, ARCH | 5.0 % | 2.000 | 0.200 | 0.050 |" in told  # (0.1 + 0.2) / (4 + 2)
+    assert "small, Standard |" not in told
+    assert "| IWSLT'15 En-Vi, small, ARCH | – |" in page  # nothing was logged
+
+
 def test_a_part_without_records_is_left_out(translation: ModuleType, page: str, tmp_path: Path) -> None:
     nothing = translation.page(tmp_path, tmp_path / "none.json")
     assert [line for line in nothing.splitlines() if line.startswith("#")] == [
