@@ -245,6 +245,21 @@ def test_a_seed_or_a_method_can_be_added(flags: dict[str, Any], whole: Path, tmp
     }  # fmt: skip
 
 
+def test_parts_made_in_several_folders_become_one_comparison_without_training(
+    flags: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path / "both")  # of ARCH
+    compare(asked(flags, **{**SMALL, "methods": "standard"}), tmp_path / "standard", Inline())
+    shutil.copytree(tmp_path / "standard", tmp_path / "both", dirs_exist_ok=True)
+    runner = Inline()
+    record = compare(asked(flags, **{**SMALL, "methods": "standard,arch"}), tmp_path / "both", runner)
+    assert runner.names == []
+    parts = [load(folder) for folder in (tmp_path / "standard", whole)]
+    assert record.choices == [choice for part in parts for choice in part.choices]
+    assert record.runs == [run for part in parts for run in part.runs]
+    assert record.status == "finished"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
