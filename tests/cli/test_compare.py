@@ -87,6 +87,21 @@ def test_the_same_command_again_repeats_nothing(done: Path, advreg: CommandServe
     assert run_files(done / "out") == before
 
 
+def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
+    advreg: CommandServer, model: Path, table: Path, tmp_path: Path
+) -> None:
+    ended = advreg(*arguments(model, table, tmp_path, "--epochs", 1, "--dry-run"), cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    told, *lines = ended.out.splitlines()[-3:]
+    assert "8 runs to make" in told
+    # 44 samples in a run, 40 in a candidate's; ARCH makes two passes, and a third in a fifth of its epochs
+    assert lines == [
+        "  files/standard: 4 runs, forward passes over 168 samples (31%)",
+        "  files/arch: 4 runs, forward passes over 370 samples (69%)",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

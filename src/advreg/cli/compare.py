@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from advreg.cli.running import Orders, tell, undertake, write_tables
 from advreg.recipes.compare_settings import CompareSettings, choose_folder
+from advreg.recipes.runner import Left
 from advreg.report.compare import read, results
 from advreg.report.curves import draw_norms
 from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown
@@ -21,7 +23,7 @@ def run_comparison(settings: CompareSettings, orders: Orders, console: Console) 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Comparison(settings, folder, say),
-        lambda comparison, size: _announcement(settings, comparison.left.jobs, size),
+        lambda comparison, size: _announcement(settings, comparison.plan(), size, orders.dry_run),
         lambda: show_comparison(folder, orders.picture, console),
         folder,
         orders,
@@ -43,12 +45,19 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     return all(failure.tuning for failure in found.failures)
 
 
-def _announcement(settings: CompareSettings, left: int, size: int) -> str:
+def _announcement(settings: CompareSettings, plan: Mapping[str, Left], size: int, in_full: bool) -> str:
+    """What is to be done; in full, a line for each task and method of which something is left."""
     base = settings.any_base
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""
-    return (
+    jobs, cost = (sum(getattr(left, name) for left in plan.values()) for name in ("jobs", "cost"))
+    told = (
         f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, "
-        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; {counted(left, 'run')} to "
+        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; {counted(jobs, 'run')} to "
         f"make, {size} at a time"
     )
+    lines = [
+        f"  {name}: {counted(left.jobs, 'run')}, forward passes over {left.cost:,.0f} samples ({left.cost / cost:.0%})"
+        for name, left in plan.items()
+    ]
+    return "\n".join([told, *(lines if in_full else ())])

@@ -156,10 +156,19 @@ class Comparison:
     @property
     def left(self) -> Left:
         """Runs that are still to be made, as far as one can know."""
-        coming = [
-            self._costs[pair] for pair, contest in self._contests.items() if not contest.opened for _ in contest.runs
-        ]
-        return Left(len(self._pending) + len(coming), sum(self._pending.values()) + sum(coming))
+        parts = self.plan().values()
+        return Left(sum(part.jobs for part in parts), sum(part.cost for part in parts))
+
+    def plan(self) -> dict[str, Left]:
+        """What is left, by task and method: candidates, and runs like the one that is likely to be chosen."""
+        found = {}
+        for (task, method), contest in self._contests.items():
+            costs = [cost for folder, cost in self._pending.items() if self._places[folder][0] is contest]
+            if not contest.opened:
+                costs += [self._costs[task, method]] * len(contest.runs)
+            if costs:
+                found[f"{task}/{method}"] = Left(len(costs), sum(costs))
+        return found
 
     def _first_jobs(self) -> Iterator[Job]:
         """Candidates that are not settled, the methods taking turns; and the runs of what is chosen already."""
