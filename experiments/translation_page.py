@@ -20,7 +20,7 @@ from typing import Any
 
 from pages import keep, logged_mean
 
-from advreg.bench.figures import averaged, within_rounds
+from advreg.bench.figures import contender, over_a_run, within_rounds
 from advreg.bench.record import BenchRecord, Spread
 from advreg.bench.record import load as load_bench
 from advreg.core.schedule import RefreshEvery
@@ -87,8 +87,7 @@ class Compared:
     @property
     def terms(self) -> str:
         """What its runs share whatever the task and the method, which may have a learning rate of its own."""
-        shared = {**self.record.tasks[0].settings, "options": None, "learning_rate": None}
-        return json.dumps([self.record.settings["model"], shared], sort_keys=True)
+        return json.dumps({**self.record.tasks[0].settings, "options": None, "learning_rate": None}, sort_keys=True)
 
     def settings(self, name: str) -> set[Any]:
         """The values that a setting has in its runs."""
@@ -100,14 +99,15 @@ class Compared:
         return ", ".join([method_name(run.method.name), *own])
 
     def joined(self, other: Compared) -> Compared:
-        """One comparison of two on the same terms; a run that both were to make is the one that was finished."""
+        """One comparison of two on the same terms; a run that both were to make is the one that did not fail."""
         mine, theirs = self.record, other.record
-        runs = {(run.task, run.method, run.seed): run for run in [*theirs.runs, *mine.runs]}
+        entries = sorted([*mine.runs, *theirs.runs], key=lambda run: run.error is None)  # the last one counts
+        runs = {(run.task, run.method, run.seed): run for run in entries}
         record = replace(
             mine,
             status=mine.status if theirs.status == "finished" else theirs.status,
             reference=ARCH if any(run.method == ARCH for run in runs.values()) else mine.reference,
-            tasks=list({task.name: task for task in [*theirs.tasks, *mine.tasks]}.values()),
+            tasks=list({task.name: task for task in [*mine.tasks, *theirs.tasks]}.values()),
             choices=[*mine.choices, *theirs.choices],
             runs=sorted(runs.values(), key=lambda run: method_order(run.method)),
             notes=list(dict.fromkeys([*mine.notes, *theirs.notes])),
@@ -134,6 +134,11 @@ class Records:
     def bench(self) -> BenchRecord | None:
         """The methods' steps timed in turns."""
         return load_bench(self._bench) if self._bench.is_file() else None
+
+    @property
+    def pairs(self) -> list[tuple[Compared, str]]:
+        """Every comparison with each of its tasks."""
+        return [(compared, task) for compared in self.comparisons for task in compared.tasks]
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
@@ -169,7 +174,7 @@ def aims(found: Records) -> str:
 def time_aims(bench: BenchRecord | None) -> list[list[str]]:
     if bench is None:
         return []
-    rounds, of = rounds_of(bench, **paper_schedule(bench)), f"whole schedule, {bench.settings['model']}"
+    rounds, of = rounds_of(bench, bench.settings["epochs"]), f"whole schedule, {bench.settings['model']}"
     return [
         [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(rounds[ARCH], rounds[other]))]
         for other, most in TIME_AIMS.items()
@@ -261,8 +266,7 @@ def cost(run: RunRecord, bench: BenchRecord | None) -> list[str]:
     passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
     if bench is None or bench.settings["model"] != run.training.more["model"]:
         return [passes, NOTHING]
-    every = run.method.settings.get("refresh_every", 1)
-    rounds = rounds_of(bench, epochs=run.training.epochs, refresh_every=every)
+    rounds = rounds_of(bench, run.training.epochs, RefreshEvery(run.method.settings.get("refresh_every")))
     return [passes, quartiles(within_rounds(rounds.get(run.method.name, []), rounds[STANDARD]), 2)]
 
 
@@ -310,40 +314,30 @@ def times(bench: BenchRecord | None) -> str:
     """Time of the steps of each kind of epoch, and of whole schedules: the paper's figure of wall time."""
     if bench is None:
         return ""
-    schedule = paper_schedule(bench)
-    rounds = rounds_of(bench, **schedule)
-    base = rounds[STANDARD]
-    kinds = {row.name: within_rounds(row.rounds, base) for row in bench.panels[0].rows}
-    rows = []
-    for method in sorted(rounds, key=method_order):
-        refresh, other = kinds.get(f"{method}, refresh", []), kinds.get(f"{method}, reuse", kinds.get(method, []))
-        whole = (quartiles(within_rounds(rounds[method], rounds.get(name, [])), 2) for name in AGAINST)
-        rows.append([method_name(method), quartiles(refresh, 2), quartiles(other, 2), *whole])
-    header = [
-        "",
-        "refresh epoch, × Standard",
-        "other epoch, × Standard",
-        *(f"whole, × {method_name(o)}" for o in AGAINST),
-    ]
-    about = f"{bench.settings['model']}, {schedule['epochs']} epochs, a refresh every {schedule['refresh_every']}"
-    return f"{EPOCHS.strip()}\n\n{about}:\n\n{table(header, rows)}"
+    measured, epochs = bench.panels[0].rows, bench.settings["epochs"]
+    whole = rounds_of(bench, epochs)
+    steps = {row.name: within_rounds(row.rounds, whole[STANDARD]) for row in measured}
+    rows = {}
+    for row, _, _ in over_a_run(measured, epochs):
+        kinds = (steps.get(f"{contender(row)}, refresh", []), steps[row.name])
+        ratios = (within_rounds(whole[row.method], whole.get(name, [])) for name in AGAINST)
+        rows.setdefault(row.method, [method_name(row.method), *(quartiles(each, 2) for each in (*kinds, *ratios))])
+    header = ["", "refresh epoch, × Standard", "other epoch, × Standard"]
+    header += [f"whole, × {method_name(name)}" for name in AGAINST]
+    schedule = f"{bench.settings['model']}, {epochs} epochs, a refresh every {bench.settings['refresh_every']}"
+    return (
+        f"{EPOCHS.strip()}\n\n{schedule}:\n\n{table(header, [rows[name] for name in sorted(rows, key=method_order)])}"
+    )
 
 
 AGAINST = (STANDARD, "smart", "r3f")
 
 
-def paper_schedule(bench: BenchRecord) -> dict[str, int]:
-    """The one that the bench was asked for."""
-    return {name: bench.settings[name] for name in ("epochs", "refresh_every")}
-
-
-def rounds_of(bench: BenchRecord, epochs: int, refresh_every: int) -> dict[str, list[float]]:
-    """Mean time of a step of each method over a whole schedule, round by round; methods as the paper has them."""
-    rows = {row.name: row.rounds for row in bench.panels[0].rows}
-    share = sum(map(RefreshEvery(refresh_every).due, range(epochs))) / epochs
-    found = {row.method: row.rounds for row in bench.panels[0].rows if row.name == row.method}
-    if f"{ARCH}, reuse" in rows:
-        found[ARCH] = averaged(rows[f"{ARCH}, reuse"], rows[f"{ARCH}, refresh"], [], share)
+def rounds_of(bench: BenchRecord, epochs: int, schedule: RefreshEvery | None = None) -> dict[str, list[float]]:
+    """Mean time of a step of each method over a run, round by round; of variants of a method that of the first."""
+    found: dict[str, list[float]] = {}
+    for row, _, rounds in over_a_run(bench.panels[0].rows, epochs, schedule):
+        found.setdefault(row.method, rounds)
     return found
 
 
@@ -352,8 +346,7 @@ def rounds_of(bench: BenchRecord, epochs: int, refresh_every: int) -> dict[str, 
 
 def norms(found: Records) -> str:
     """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls whatever the method."""
-    columns = [(compared, task) for compared in found.comparisons for task in compared.tasks]
-    columns = [(compared, task) for compared, task in columns if set(REGULARISED) & set(compared.methods(task))]
+    columns = [(compared, task) for compared, task in found.pairs if set(REGULARISED) & set(compared.methods(task))]
     if not columns:
         return ""
     rows = []
@@ -400,15 +393,14 @@ def draw(found: Records, path: Path) -> bool:
 def strength(found: Records) -> str:
     """How large the penalties were, and the perturbations they are of."""
     rows = []
-    for compared in found.comparisons:
-        for task in compared.tasks:
-            for method in (name for name in compared.methods(task) if name in REGULARISED):
-                logged = partial(logged_mean, compared.runs, task, method)
-                share = logged("penalty") / logged("task_loss")
-                last = (logged(name, last=True) for name in ("task_loss", "penalty", "delta_norm"))
-                texts = [f"{100 * share:.1f} %", *(f"{value:.3f}" for value in last)]
-                named = f"{compared.title(task)}, {method_name(method)}"
-                rows.append([named, *(NOTHING if text.startswith("nan") else text for text in texts)])
+    for compared, task in found.pairs:
+        for method in (name for name in compared.methods(task) if name in REGULARISED):
+            logged = partial(logged_mean, compared.runs, task, method)
+            share = logged("penalty") / logged("task_loss")
+            last = (logged(name, last=True) for name in ("task_loss", "penalty", "delta_norm"))
+            texts = [f"{100 * share:.1f} %", *(f"{value:.3f}" for value in last)]
+            named = f"{compared.title(task)}, {method_name(method)}"
+            rows.append([named, *(NOTHING if text.startswith("nan") else text for text in texts)])
     header = ["", "penalty / task loss", "task loss, last epoch", "penalty, last epoch", "‖δ‖, last epoch"]
     return f"{STRENGTH.strip()}\n\n{table(header, rows)}" if rows else ""
 
@@ -487,7 +479,7 @@ def made_by(runs: Iterable[RunRecord]) -> str:
         [
             {
                 "commit": run.environment["git"]["commit"],
-                "device": run.environment["device"],
+                "device": f"{run.environment['device']}, torch {run.environment['packages']['torch']}",
                 "command": f"advreg {' '.join(run.environment['arguments'])}",
             }
             for run in runs

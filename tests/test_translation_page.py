@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 
 from advreg.bench.record import load as load_bench
 from advreg.methods import create, preset
+from advreg.recipes.compare_record import load
 from advreg.recipes.compare_settings import read_compare
 from advreg.recipes.plans import run_facts
 from advreg.recipes.settings import decisive
@@ -57,14 +59,23 @@ RUNS = [
 ]
 
 
-def write_bench(path: Path, translation: ModuleType, model: str) -> Path:
-    """Two rounds, the second twice as slow as the first; 9 epochs, a refresh every 3."""
+def write_bench(path: Path, translation: ModuleType, model: str, names: Mapping[str, str] | None = None) -> Path:
+    """Two rounds, the second twice as slow as the first; 9 epochs, a refresh every 3; some rows under other names."""
     bench = load_bench(translation.BENCH)
     rounds = {
         **{"standard": [10.0, 20.0], "r3f": [15.0, 30.0], "smart": [40.0, 80.0]},
         **{"arch, reuse": [12.0, 24.0], "arch, refresh": [36.0, 72.0]},
     }
-    rows = [replace(row, rounds=rounds[row.name]) for row in bench.panels[0].rows if row.name in rounds]
+    rows = [
+        replace(
+            row,
+            name=(names or {}).get(row.name, row.name),
+            rounds=rounds[row.name],
+            settings={**row.settings, **({"refresh_every": 3} if row.method == "arch" else {})},
+        )
+        for row in bench.panels[0].rows
+        if row.name in rounds
+    ]
     settings = {**bench.settings, "model": model, "epochs": 9, "refresh_every": 3}
     replace(bench, settings=settings, panels=[replace(bench.panels[0], rows=rows)]).save(path)
     return path
@@ -73,7 +84,8 @@ def write_bench(path: Path, translation: ModuleType, model: str) -> Path:
 def write_comparison(folder: Path, runs: list[RunRecord] = RUNS, epochs: int = 3) -> None:
     methods = list(dict.fromkeys(run.method.name for run in runs))
     record = comparison({TASK: ["tokenised_bleu"]}, methods, [0, 1], environment=ENVIRONMENT)
-    shared = {"epochs": epochs, "max_tokens": 16_384, "warmup_steps": None}
+    rate = runs[0].training.more["learning_rate"]
+    shared = {"epochs": epochs, "max_tokens": 16_384, "warmup_steps": None, "learning_rate": rate}
     record = replace(record, tasks=[replace(record.tasks[0], scored_on="test", settings=shared)])
     record.save(folder)
     for run in runs:
@@ -94,7 +106,7 @@ def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
-    assert "What all runs share: learning_rate 0.001, warmup_steps 2. Commit ccccccc, a GPU; `advreg compare" in page
+    assert "What all runs share: learning_rate 0.001, warmup_steps 2. Commit ccccccc, a GPU, torch 2.0; `advreg" in page
     assert "|  | tokenised BLEU | sacreBLEU | chrF | passes a step | time, × Standard | paper |" in page
     # of four epochs, two refresh: (36 + 12) / 2 beside Standard's 10
     assert "| ARCH | 32.5 ± 0.7 | 30.5 ± 0.7 | 50.0 ± 0.0 | 2.36 + 1.36 | 2.40 (2.40–2.40) | 32.0 |" in page
@@ -119,6 +131,24 @@ def test_epochs_that_refresh_are_timed_apart_from_the_others(page: str) -> None:
     assert "| SMART | – | 4.00 (4.00–4.00) | 4.00 (4.00–4.00) | 1.00 (1.00–1.00) | 2.67 (2.67–2.67) |" in page
     assert "| ARCH / SMART, whole schedule, small | ≤ 0.35 | 0.500 (0.500–0.500) |" in page
     assert "| ARCH / R3F, whole schedule, small | ≤ 1.10 | 1.333 (1.333–1.333) |" in page
+
+
+def test_a_method_that_the_bench_took_with_options_of_its_own_is_still_that_method(
+    translation: ModuleType, page: str, tmp_path: Path
+) -> None:
+    write_comparison(tmp_path / "iwslt15")
+    bench = write_bench(tmp_path / "bench.json", translation, "small", {"smart": "smart (ascent_steps=2)"})
+    assert translation.page(tmp_path, bench) == page
+
+
+def test_a_run_that_failed_in_one_part_and_not_in_another_did_not_fail(translation: ModuleType, tmp_path: Path) -> None:
+    write_comparison(tmp_path / "1", RUNS[:2])
+    record = load(tmp_path / "1")
+    spoilt = [replace(entry, error="out of memory") for entry in record.runs]
+    one, other = (translation.Compared(name, record, {}) for name in ("1", "2"))
+    broken = replace(one, record=replace(record, runs=spoilt))
+    for joined in (broken.joined(other), other.joined(broken)):
+        assert [entry.error for entry in joined.record.runs] == [None, None]
 
 
 def test_a_comparison_made_in_parts_reads_as_one(translation: ModuleType, page: str, tmp_path: Path) -> None:
@@ -195,7 +225,7 @@ def test_the_bench_of_a_whole_schedule_is_counted_by_its_rounds(translation: Mod
     ratios = sorted(one / other for one, other in zip(mine, rows["r3f"], strict=True))
     median = (ratios[2] + ratios[3]) / 2
     assert len(ratios) == 6
-    assert f"| ARCH / R3F, whole schedule, transformer-base | ≤ 1.10 | {median:.3f} (" in (translation.page(tmp_path))
+    assert f"| ARCH / R3F, whole schedule, transformer-base | ≤ 1.10 | {median:.3f} (" in translation.page(tmp_path)
 
 
 def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, tmp_path: Path) -> None:
@@ -244,7 +274,7 @@ def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_comm
     run.save(tmp_path / "schedules" / "en-vi" / "record.json")
     page = translation.page(tmp_path, tmp_path / "none.json")
     assert "| IWSLT'15 En-Vi, Standard | 20 | 16,384 | 10 | 0.0014 | 30.0 | 30.3 |" in page
-    assert "Commit ccccccc, a GPU; `advreg compare --seeds 2`." in page
+    assert "Commit ccccccc, a GPU, torch 2.0; `advreg compare --seeds 2`." in page
 
 
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advreg.bench.record import STANDARD, YARDSTICK, Row, Spread, WholeRun
@@ -31,25 +31,46 @@ def finished(rows: Sequence[Row]) -> list[Row]:
 
 
 def whole_runs(rows: Sequence[Row], epochs: int) -> list[WholeRun]:
-    """Each method's run of ``epochs`` epochs: a refresh epoch's steps take what a refresh step took, and so on."""
+    """Each method's run of ``epochs`` epochs beside Standard's and SMART's."""
     rounds = {row.name: row.rounds for row in rows}
     standard = rounds.get(STANDARD, [])
     smart = next((row.rounds for row in rows if row.method == "smart"), [])
     found = []
+    for row, refreshes, mine in over_a_run(rows, epochs):
+        to_standard, to_smart = (Spread.of(within_rounds(mine, theirs)) for theirs in (standard, smart))
+        found.append(WholeRun(name=contender(row), refreshes=refreshes, to_standard=to_standard, to_smart=to_smart))
+    return found
+
+
+def contender(row: Row) -> str:
+    """A row's name without its phase."""
+    return row.name.removesuffix(f", {row.phase}")
+
+
+def over_a_run(
+    rows: Sequence[Row], epochs: int, schedule: RefreshEvery | None = None
+) -> Iterator[tuple[Row, int, list[float]]]:
+    """Each method's row (ARCH's is that of reuse), the refreshes of its run, and the mean time of a step, by rounds.
+
+    A refresh epoch's steps take what a refresh step took, and so on; what was not measured is left out.
+
+    Args:
+        rows: of one shape.
+        epochs: of the run.
+        schedule: of ARCH's refreshes, instead of its row's own.
+    """
+    rounds = {row.name: row.rounds for row in rows}
     for row in rows:
         if row.against != STANDARD or row.name == YARDSTICK or row.phase not in ("always", "reuse"):
             continue
-        name, refreshes, mine = row.name.removesuffix(", reuse"), 0, row.rounds
+        refreshes, mine = 0, row.rounds
         if row.phase == "reuse":
-            schedule = RefreshEvery(row.settings["refresh_every"])
-            refreshes = sum(schedule.due(epoch) for epoch in range(epochs))
-            mine = averaged(
-                row.rounds, rounds.get(f"{name}, refresh", []), rounds.get(f"{name}, sweep", []), refreshes / epochs
-            )
+            due = (schedule or RefreshEvery(row.settings["refresh_every"])).due
+            refreshes = sum(map(due, range(epochs)))
+            refresh, sweep = (rounds.get(f"{contender(row)}, {phase}", []) for phase in ("refresh", "sweep"))
+            mine = averaged(row.rounds, refresh, sweep, refreshes / epochs)
         if mine:
-            to_standard, to_smart = (Spread.of(within_rounds(mine, theirs)) for theirs in (standard, smart))
-            found.append(WholeRun(name=name, refreshes=refreshes, to_standard=to_standard, to_smart=to_smart))
-    return found
+            yield row, refreshes, mine
 
 
 def averaged(reuse: Sequence[float], refresh: Sequence[float], sweep: Sequence[float], share: float) -> list[float]:

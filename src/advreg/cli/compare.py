@@ -23,7 +23,9 @@ def run_comparison(settings: CompareSettings, orders: Orders, console: Console) 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Comparison(settings, folder, say),
-        lambda comparison, size: _announcement(settings, comparison.plan(), size, orders.dry_run),
+        lambda comparison, size: _announcement(
+            settings, comparison.left, size, comparison.plan() if orders.dry_run else {}
+        ),
         lambda: show_comparison(folder, orders.picture, console),
         folder,
         orders,
@@ -45,19 +47,19 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     return all(failure.tuning for failure in found.failures)
 
 
-def _announcement(settings: CompareSettings, plan: Mapping[str, Left], size: int, in_full: bool) -> str:
-    """What is to be done; in full, a line for each task and method of which something is left."""
+def _announcement(settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]) -> str:
+    """What is to be done, and a line for each part of the plan."""
     base = settings.any_base
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""
-    jobs, cost = (sum(getattr(left, name) for left in plan.values()) for name in ("jobs", "cost"))
     told = (
         f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, "
-        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; {counted(jobs, 'run')} to "
-        f"make, {size} at a time"
+        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; "
+        f"{counted(left.jobs, 'run')} to make, {size} at a time"
     )
     lines = [
-        f"  {name}: {counted(left.jobs, 'run')}, forward passes over {left.cost:,.0f} samples ({left.cost / cost:.0%})"
-        for name, left in plan.items()
+        f"  {name}: {counted(part.jobs, 'run')}, forward passes over {part.cost:,.0f} samples "
+        f"({part.cost / left.cost:.0%})"
+        for name, part in plan.items()
     ]
-    return "\n".join([told, *(lines if in_full else ())])
+    return "\n".join([told, *lines])

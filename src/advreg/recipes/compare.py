@@ -161,14 +161,14 @@ class Comparison:
 
     def plan(self) -> dict[str, Left]:
         """What is left, by task and method: candidates, and runs like the one that is likely to be chosen."""
-        found = {}
-        for (task, method), contest in self._contests.items():
-            costs = [cost for folder, cost in self._pending.items() if self._places[folder][0] is contest]
-            if not contest.opened:
-                costs += [self._costs[task, method]] * len(contest.runs)
-            if costs:
-                found[f"{task}/{method}"] = Left(len(costs), sum(costs))
-        return found
+        costs = {
+            pair: [] if contest.opened else [self._costs[pair]] * len(contest.runs)
+            for pair, contest in self._contests.items()
+        }
+        for folder, cost in self._pending.items():
+            contest, _, _ = self._places[folder]
+            costs[contest.task, contest.method].append(cost)
+        return {"/".join(pair): Left(len(each), sum(each)) for pair, each in costs.items() if each}
 
     def _first_jobs(self) -> Iterator[Job]:
         """Candidates that are not settled, the methods taking turns; and the runs of what is chosen already."""
