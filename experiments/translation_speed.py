@@ -37,7 +37,6 @@ from advreg.hf.attention import for_any_shape
 from advreg.hf.compiling import compile_layers
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
-from advreg.hf.survey import to_device
 from advreg.hf.task import IGNORED
 from advreg.hf.translator import TranslationJob, TranslationTrainer
 from advreg.recipes.translation import Plan, load_parallel, make_job, prepare_data
@@ -105,7 +104,7 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
             return now(device) - begun
         items = sum(int((batch["labels"] != IGNORED).sum()) for batch in group)
         for batch in group:
-            near = to_device(batch, device)
+            near = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
             labels = near.pop("labels")
             with half, layers():
                 logits = called(**near, use_cache=False).logits

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from advreg.hf.trainer import NonFiniteLossError
+from advreg.hf.finite import NonFiniteLossError
 from process_jobs import DealtTrainer, fill_disk, fixed_noise, outcome, resumed, train_and_save, trainer_of
 
 

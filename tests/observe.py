@@ -11,6 +11,8 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerCallback
 
 from advreg.core import ball
 from advreg.core.perturbation import Perturbation
@@ -262,3 +264,49 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
             for attribute, value in list(vars(module).items()):
                 if callable(value) and value in changed:
                     patch.setattr(module, attribute, changed[value])
+
+
+# ---- runs of the trainer
+
+
+class BadGradient(TrainerCallback):  # type: ignore[misc]
+    """In one step a weight's gradient is infinite, though the loss is not."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.now = step, False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        def spoil(gradient: Tensor) -> Tensor:
+            return gradient.new_full((), torch.inf) + gradient if self.now else gradient
+
+        model.classifier.weight.register_hook(spoil)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.now = state.global_step == self.step - 1
+
+
+class Weights(TrainerCallback):  # type: ignore[misc]
+    """The weights after each update."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Tensor]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a value is read off a tensor, for which the host would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def within(mode: Any, work: Any) -> Any:
+    with mode:
+        return work()

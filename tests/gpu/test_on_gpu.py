@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core import ball
 from advreg.core.ball import Ball
@@ -16,6 +16,7 @@ from advreg.core.perturbation import Perturbation, scatter_real
 from advreg.core.schedule import Clock
 from advreg.hf.architectures import build_translator
 from advreg.hf.compiling import compile_layers, compiled
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, SAMPLE_ID, ModelTask, cross_entropy
 from advreg.hf.trainer import AdversarialTrainer
@@ -23,6 +24,7 @@ from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
 from advreg.methods import create, registry
+from observe import BadGradient, Weights
 from tiny_models import tiny, tiny_batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -45,10 +47,11 @@ def collate(rows):
 
 def trainer(folder, name, **arguments):
     model = tiny("bert", dropout=0.1)
-    settings = TrainingArguments(
-        str(folder), per_device_train_batch_size=8, logging_steps=3, report_to="none", disable_tqdm=True,
-        save_strategy="epoch", learning_rate=1e-3, num_train_epochs=4, **arguments,
-    )  # fmt: skip
+    fields = {
+        "per_device_train_batch_size": 8, "logging_steps": 3, "report_to": "none", "disable_tqdm": True,
+        "save_strategy": "epoch", "learning_rate": 1e-3, "num_train_epochs": 4,
+    } | arguments  # fmt: skip
+    settings = TrainingArguments(str(folder), **fields)
     return AdversarialTrainer(
         model=model, args=settings, train_dataset=samples(model), data_collator=collate,
         method=create(name, **OPTIONS.get(name, {})),
@@ -274,3 +277,38 @@ def test_compiled_layers_train_a_translator_in_half_precision_as_it_trains_witho
             optimizer.zero_grad()
     assert losses[True] == pytest.approx(losses[False], rel=2e-2)
     assert losses[True][-1] < 0.8 * losses[True][0]
+
+
+class QuietAfter(TrainerCallback):
+    """After some updates, what makes the host wait for the GPU is an error."""
+
+    def __init__(self, updates):
+        self.updates = updates
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.updates:
+            torch.cuda.set_sync_debug_mode("error")
+
+    def on_train_end(self, args, state, control, **kwargs):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["standard", "r3f", "arch"])
+def test_no_update_waits_for_the_gpu(tmp_path, name):
+    near = {"accelerator_config": {"non_blocking": True}}  # else a batch that is copied waits for all before it
+    run = trainer(tmp_path, name, max_steps=6, logging_strategy="no", save_strategy="no", **near)
+    run.add_callback(QuietAfter(2))
+    try:
+        run.train()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert run.state.global_step == 6
+
+
+def test_a_gradient_that_is_not_finite_on_the_gpu_reaches_no_weight_and_is_named_by_its_step(tmp_path):
+    run, weights = trainer(tmp_path, "standard", logging_strategy="no", save_strategy="no"), Weights()
+    for callback in (weights, BadGradient(3)):
+        run.add_callback(callback)
+    with pytest.raises(NonFiniteLossError, match=r"the gradient's norm is (inf|nan) at step 2 \(epoch 0\), sample ids"):
+        run.train()
+    assert all(torch.equal(value, weights.seen[1][name]) for name, value in run.model.named_parameters())

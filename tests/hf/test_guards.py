@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Trainer, TrainerCallback
 
 from advreg.hf.checkpoint import checkpoints
-from advreg.hf.trainer import NonFiniteLossError
+from advreg.hf.finite import NonFiniteLossError
 from advreg.methods import create
 from advreg.methods.base import StepReport
+from observe import BadGradient, Reads, Weights, within
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
@@ -45,20 +45,6 @@ def assert_same_up_to_rounding(one: dict[str, Tensor], other: dict[str, Tensor])
 
 
 # ---- gradients that are not finite
-
-
-class BadGradient(TrainerCallback):  # type: ignore[misc]
-    """In one step a weight's gradient is infinite, though the loss is not."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.now = step, False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        spoil = lambda gradient: gradient.index_fill(0, torch.tensor([0]), torch.inf) if self.now else gradient  # noqa: E731
-        model.classifier.weight.register_hook(spoil)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.now = state.global_step == self.step - 1
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])
@@ -117,18 +103,6 @@ def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_n
     assert trainer.state.global_step == 0
 
 
-class Reads(TorchDispatchMode):
-    """Counts how often a value is read off a tensor, for which the host would wait for a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
-
-
 def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_an_update(tmp_path: Path) -> None:
     counts = []
     for steps in (1, 4):
@@ -144,11 +118,6 @@ def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_a
         within(everywhere, trainer.train)
         counts.append(everywhere.count - in_passes.count)
     assert counts[0] == counts[1] > 0  # what an update reads before it is made, and what is logged
-
-
-def within(mode: Any, work: Any) -> Any:
-    with mode:
-        return work()
 
 
 def test_dropout_is_on_again_after_an_evaluation_of_what_a_wrapper_holds(tmp_path: Path) -> None:
@@ -205,14 +174,6 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
     again = tiny_trainer(tmp_path / "3", create("standard"), exact(), num_train_epochs=3, on_non_finite="skip")
     again.train(resume_from_checkpoint=True)
     assert again.skipped == 1  # it is counted on
-
-
-class Weights(TrainerCallback):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.seen: list[dict[str, Tensor]] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
 
 
 @pytest.mark.parametrize("name", ["arch", "smart", "freelb", "freeat", "r3f", "standard"])

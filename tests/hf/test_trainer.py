@@ -27,9 +27,10 @@ from transformers.training_args import OptimizerNames
 
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.seal import MANIFEST_FILE, STAGING
 from advreg.hf.task import CheckpointingError
-from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, AdversarialTrainer, NonFiniteLossError
+from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, AdversarialTrainer
 from advreg.methods import Standard, StepReport, create, registry
 from observe import Padded, features_of
 from tiny_models import tiny, tiny_batch

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from advreg import record as records
 from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.injection import InjectionError
-from advreg.hf.trainer import NonFiniteLossError
 from advreg.methods import create
 from advreg.recipes.classify import Plan, load_data, plan_runs, prepare, run, training_fields
 from advreg.recipes.settings import SettingsError, TrainSettings

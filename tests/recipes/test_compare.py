@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from advreg.cli.app import user_errors
-from advreg.hf.trainer import NonFiniteLossError
+from advreg.hf.finite import NonFiniteLossError
 from advreg.recipes.compare import Comparison
 from advreg.recipes.compare_record import CompareRecord, load
 from advreg.recipes.compare_settings import CompareSettings, read_compare

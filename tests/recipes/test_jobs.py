@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advreg import record as records
-from advreg.hf.trainer import NonFiniteLossError
+from advreg.hf.finite import NonFiniteLossError
 from advreg.recipes import jobs
 from advreg.recipes.classify import Plan, load_data
 from advreg.recipes.jobs import Environment, HeldOut, TrainRun

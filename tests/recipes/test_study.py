@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advreg.hf.trainer import NonFiniteLossError
+from advreg.hf.finite import NonFiniteLossError
 from advreg.recipes.jobs import TrainRun
 from advreg.recipes.settings import SettingsError
 from advreg.recipes.study import Study

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from advreg import health
 from advreg import record as records
 from advreg.core.schedule import Clock
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.subwords import Subwords
-from advreg.hf.trainer import NonFiniteLossError
 from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.methods.base import StepReport
 from advreg.methods.standard import Standard

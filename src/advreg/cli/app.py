@@ -28,10 +28,10 @@ def user_errors() -> tuple[type[BaseException], ...]:
     from torch import OutOfMemoryError
 
     from advreg.hf.checkpoint import CheckpointError
+    from advreg.hf.finite import NonFiniteLossError
     from advreg.hf.injection import InjectionError
     from advreg.hf.models import ModelError
     from advreg.hf.task import CheckpointingError
-    from advreg.hf.trainer import NonFiniteLossError
     from advreg.record import RecordError
 
     return (

@@ -31,6 +31,7 @@ from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.deepspeed import refuse_deepspeed
+from advreg.hf.finite import NonFiniteLossError, Update, Withholding, is_finite
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
@@ -48,10 +49,6 @@ logger = logging.getLogger(__name__)
 _STRATEGIES = ("random", "sequential", "group_by_length")
 
 OnNonFinite = Literal["stop", "skip"]
-
-
-class NonFiniteLossError(FloatingPointError):
-    """The loss or its gradient became NaN or infinite."""
 
 
 class AdversarialMixin(SavingMixin):
@@ -90,10 +87,9 @@ class AdversarialMixin(SavingMixin):
         self._ahead = Ahead()
         self._epoch = 0
         self._group = 1  # micro-batches of this update
-        self._taken: list[dict[str, Any]] = []  # those of them that a step was made on
-        self._reports: list[tuple[Batch, StepReport]] = []  # of the steps
+        self._update = Update()
         self._passes_before = PassCount()  # this update
-        self._spoilt = False  # is something of this update's gradient not finite?
+        self._withholding: Withholding | None = None
         self._stop = Stop()
         self._leaving = False
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
@@ -133,6 +129,8 @@ class AdversarialMixin(SavingMixin):
                 return super().train(checkpoint, *args, **kwargs)
         finally:
             self._task.release()
+            if self._withholding is not None:
+                self._withholding.release()
 
     def _refuse_sharding(self) -> None:
         """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
@@ -263,15 +261,16 @@ class AdversarialMixin(SavingMixin):
             persistent_workers=self.args.dataloader_persistent_workers,
         )
         return prepare_data_loader(
-            loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True
-        )
+            loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True,
+            non_blocking=self.args.dataloader_pin_memory,  # else the host waits until the GPU has nothing left to do
+        )  # fmt: skip
 
     # ---- the step
 
     def _begin_step(self) -> None:
         """An update begins, with the first of its micro-batches."""
         self._mark_step()
-        self._taken, self._reports, self._spoilt, self._passes_before = [], [], False, replace(self.passes)
+        self._update, self._passes_before = Update(self.state.global_step, self._epoch), replace(self.passes)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         if not (model.training and self.model.training):  # an evaluation turns off what DDP wraps, not the wrapper
@@ -283,17 +282,17 @@ class AdversarialMixin(SavingMixin):
             batch[ITEMS] = num_items_in_batch
         task = self.task
         task.wrapped = model
-        self._taken.append(batch)
+        self._update.taken.append(batch)
         try:
             report = self._method_step(batch)
         except FloatingPointError as error:
             if self.on_non_finite == "stop":
-                raise NonFiniteLossError(f"{error} ({self._place(batch)})") from error
-            self._spoilt = True
+                raise NonFiniteLossError(f"{error} ({self._update.place(batch)})") from error
+            self._update.spoilt = True
             return torch.full((), math.nan, device=self.args.device)
         if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
             torch.cuda.empty_cache()
-        self._reports.append((batch, report))
+        self._update.reports.append((batch, report))
         return report.loss.detach().to(self.args.device)
 
     def _method_step(self, batch: dict[str, Any]) -> StepReport:
@@ -307,7 +306,7 @@ class AdversarialMixin(SavingMixin):
         # The backward pass may have added a part of its gradients, which cannot be told from what was there before.
         self.model.zero_grad()
         self.passes = replace(self._passes_before)
-        for earlier in self._taken[:-1]:
+        for earlier in self._update.taken[:-1]:
             self._single_step(earlier)
         return self._single_step(batch)
 
@@ -392,47 +391,50 @@ class AdversarialMixin(SavingMixin):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm of an update's gradient, before which it is decided whether there is an update."""
         norm = super()._get_grad_norm(model, grad_norm)
-        told = norm is not None  # not by DeepSpeed without ZeRO, which has made the update
-        self._take_in_reports()
-        if self._spoilt or (told and not (self.args.fp16 or math.isfinite(norm))):
-            self._refuse_update(norm)
+        if self._withholding is None:
+            reports = self._require_finite(None if self.args.fp16 else norm)
+        else:
+            self._withholding.put(self._update, norm)
+            reports = [report for _, report in self._update.reports]
+        for report in reports:
+            self._measure(report)
         return norm
 
-    def _refuse_update(self, norm: Any) -> None:
-        place = self._place(*self._taken)
+    def _require_finite(self, norm: Any) -> list[StepReport]:
+        """What the steps did; an update that is not finite is refused, for which the host waits.
+
+        The norm is None in fp16, whose loss scaler looks at it, and with DeepSpeed without ZeRO, which has made the
+        update.
+        """
+        update = self._update
+        if not update.spoilt and is_finite(update, norm):
+            return [report for _, report in update.reports]
         if self.on_non_finite == "stop":
-            raise NonFiniteLossError(
-                f"the gradient's norm is {float(norm)} at {place}. Neither the weights nor the last checkpoint were "
-                "changed. Lower the learning rate, the weight or the radius, or train in bf16 or fp32"
-            )
-        self._spoilt = True
+            update.refuse(norm)
+        update.spoilt = True
         self.skipped += 1
         self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
+        place = update.place(*update.taken)
         logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
+        return update.finite_reports()
 
-    def _take_in_reports(self) -> None:
-        """Check the losses of an update and note what its steps did; here, so that no step waits for the GPU."""
-        losses = [report.loss for _, report in self._reports]
-        all_finite = not losses or bool(torch.stack(losses).isfinite().all())
-        for batch, report in self._reports:
-            if all_finite or self._is_finite(report, batch):
-                self._measure(report)
+    def _withhold(self) -> Withholding | None:
+        """Leave it to the optimizer not to make an update that is not finite, if it can and the run then stops."""
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without what accelerate wraps around it
+        spread = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if self.on_non_finite != "stop" or self.args.fp16 or spread or not Withholding.is_known_to(optimizer):
+            return None
+        return Withholding(optimizer)
 
-    def _is_finite(self, report: StepReport, batch: Batch) -> bool:
-        if bool(torch.isfinite(report.loss)):
-            return True
-        if self.on_non_finite == "skip":
-            self._spoilt = True
-            return False
-        raise NonFiniteLossError(
-            f"the loss is {float(report.loss)} at {self._place(batch)}: task loss {float(report.task_loss)}, penalty "
-            f"{_number(report.penalty)}. The last checkpoint is untouched. Lower the learning rate, the weight or the "
-            "radius, or train in bf16 or fp32"
-        )
+    def _settle_update(self) -> None:
+        """Nobody shall see what comes of an update that was not finite."""
+        if self._withholding is not None:
+            self._withholding.settle()
 
-    def _place(self, *batches: Batch) -> str:
-        ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]
-        return f"step {self.state.global_step} (epoch {self._epoch}), sample ids {ids or 'unknown'}"
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        if self.control.should_log or self.control.should_evaluate or self.control.should_save:
+            self._settle_update()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
 
     # ---- stopping when asked
 
@@ -532,14 +534,18 @@ class _Watch(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         require_non_reentrant(self.trainer.model)
+        self.trainer._withholding = self.trainer._withhold()
         self.trainer.task.wrapped = self.trainer.model_wrapped  # its hooks are on before a pass is compiled
         for concern in self.trainer.method.concerns(state.num_train_epochs) if state.is_world_process_zero else ():
             logger.warning(concern)
         if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
             self.trainer.method.updated(self.trainer.task)
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._settle_update()
+
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer._spoilt:  # there was no update
+        if self.trainer._update.spoilt:  # there was no update
             return
         self.trainer.method.updated(self.trainer.task)
 
@@ -550,7 +556,3 @@ class AdversarialTrainer(AdversarialMixin, Trainer):
 
 class AdversarialSeq2SeqTrainer(AdversarialMixin, Seq2SeqTrainer):
     """``transformers.Seq2SeqTrainer`` with ``method=``."""
-
-
-def _number(value: Tensor | None) -> str:
-    return "none" if value is None else f"{float(value)}"

@@ -16,9 +16,9 @@ import torch
 
 from advreg import record as records
 from advreg.health import HEALTH_FILE
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.run import quiet_libraries
 from advreg.hf.seal import RUN_FILE, STAGING
-from advreg.hf.trainer import NonFiniteLossError
 from advreg.recipes.bases import AnySettings
 from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.recipes.runner import Tell
