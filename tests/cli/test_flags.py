@@ -145,3 +145,12 @@ def test_assignments_give_back_what_was_written(values: dict[str, Any]) -> None:
 def test_an_assignment_without_name_or_sign_is_refused(pair: str) -> None:
     with pytest.raises(ValueError, match=f"--set takes NAME=VALUE, got '{pair}'"):
         parse_assignments([pair])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--fuse", "--model", "minilm"], ["--joint", "--model", "minilm"], ["--compile-layers", "maybe"]]
+)
+def test_what_is_true_or_false_says_so_before_a_word_that_it_has_swallowed_leads_astray(arguments: list[str]) -> None:
+    told = CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "120"})
+    assert told.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}': must be yes or no, got '{arguments[1]}'" in told.output

@@ -27,6 +27,20 @@ def test_a_curve_is_mean_and_range_over_seeds_and_the_variance_of_each() -> None
     assert list(found.variances) == pytest.approx(list(norms.var(1, ddof=1)))
 
 
+def test_a_settled_variance_is_that_of_what_came_after_the_warm_up(tmp_path: Path) -> None:
+    norms = [9.0, 5.0, 1.0, 2.0, 4.0]
+    run = run_record("arch", 0, {}, norms=norms)
+    run.training.more["warmup_steps"] = 2
+    found = curve("arch", [run], settled=True)
+    assert found is not None
+    assert list(found.mean) == norms
+    assert list(found.variances) == pytest.approx([np.var(norms[2:], ddof=1)])
+    run.training.more["warmup_steps"] = 4  # one is left
+    assert curve("arch", [run], settled=True).variances == []  # type: ignore[union-attr]
+    draw_norms({("a", "arch", 0): run}, tmp_path / "norms.svg", {}, settled=True)
+    assert "variance after warm-up;" in words(tmp_path / "norms.svg").splitlines()
+
+
 def test_lines_without_a_finite_norm_are_left_out() -> None:
     norms: Any = [1.0, None, 3.0]
     found = curve("arch", [run_record("arch", 0, {}, norms=norms)])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, get_origin, get_type_hints
+from collections.abc import Callable, Container, Iterable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from advreg.methods import OptionInfo, describe, registry
-from advreg.methods.coerce import type_text
+from advreg.methods.coerce import coerce, type_text
 from advreg.recipes.settings import TrainSettings
 
 _OPTIONS_PANEL = "Options of the methods"
 _SINGULAR = {"methods": "--method", "seeds": "--seed"}  # flags that may be repeated
+_SWITCHES = ("trust_remote_code",)  # given or not, without a value
 _NO_FLAG = ("options", "training")  # tables of a config file
 
 
@@ -31,20 +32,8 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def setting_flags() -> list[inspect.Parameter]:
-    """One flag per field of :class:`TrainSettings`; the text is turned into a value where files are read too."""
-    hints = get_type_hints(TrainSettings)
-    return [
-        _flag(
-            field.name,
-            _SINGULAR.get(field.name, _dashed(field.name)),
-            field.metadata["help"] + _default_text(field.default),
-            type_text(hints[field.name]).removesuffix(" or none"),
-            repeated=get_origin(hints[field.name]) is tuple,
-            switch=hints[field.name] is bool,
-        )
-        for field in dataclasses.fields(TrainSettings)
-        if field.name not in _NO_FLAG
-    ]
+    """One flag per field of :class:`TrainSettings`."""
+    return flags_of(TrainSettings)
 
 
 def option_flags() -> list[inspect.Parameter]:
@@ -56,14 +45,18 @@ def option_flags() -> list[inspect.Parameter]:
             owners.setdefault(option.name, []).append(method)
             first.setdefault(option.name, option)
     return [
-        _flag(
-            name,
-            _dashed(name),
-            f"{option.help} ({', '.join(owners[name])})",
-            type_text(option.type),
-            panel=_OPTIONS_PANEL,
-        )
+        _flag(name, f"{option.help} ({', '.join(owners[name])})", option.type, panel=_OPTIONS_PANEL)
         for name, option in first.items()
+    ]
+
+
+def flags_of(settings: type[Any], but: Container[str] = (), panel: str | None = None) -> list[inspect.Parameter]:
+    """One flag per field of a dataclass of settings; the text is turned into a value where files are read too."""
+    hints = get_type_hints(settings)
+    return [
+        _flag(field.name, field.metadata["help"] + _default_text(field.default), hints[field.name], panel)
+        for field in dataclasses.fields(settings)
+        if field.name not in _NO_FLAG and field.name not in but
     ]
 
 
@@ -83,31 +76,34 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _flag(
-    name: str,
-    declaration: str,
-    help: str,
-    takes: str,
-    repeated: bool = False,
-    panel: str | None = None,
-    switch: bool = False,
-) -> inspect.Parameter:
-    kind: Any = bool | None if switch else list[str] | None if repeated else str | None
-    # escaped, because rich would read [tokens] as markup
-    shown = help.replace("[", r"\[")
+def _flag(name: str, help: str, hint: Any, panel: str | None = None) -> inspect.Parameter:
+    kind: Any = bool | None if name in _SWITCHES else list[str] | None if get_origin(hint) is tuple else str | None
+    is_truth = bool in (hint, *get_args(hint))
     option = typer.Option(
-        declaration, help=shown, metavar=None if switch else takes, rich_help_panel=panel, show_default=False
+        _SINGULAR.get(name, f"--{name.replace('_', '-')}"),
+        help=help.replace("[", r"\["),  # escaped, because rich would read [tokens] as markup
+        metavar=None if name in _SWITCHES else "yes | no" if is_truth else type_text(hint).removesuffix(" or none"),
+        parser=_yes_or_no if is_truth and name not in _SWITCHES else None,
+        rich_help_panel=panel,
+        show_default=False,
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 
-def _dashed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _yes_or_no(text: str) -> str:
+    """Refused here, for in ``--fuse --model bert`` it is ``--model``, and of ``bert`` nobody would know what it is."""
+    try:
+        coerce("", text, bool)
+    except ValueError as error:
+        raise typer.BadParameter(f"must be yes or no, got '{text}'") from error
+    return text
 
 
 def _default_text(default: Any) -> str:
     if default is None:
         return ""
+    if isinstance(default, bool):
+        return f" [{'yes' if default else 'no'}]"
     return f" [{', '.join(map(str, default)) if isinstance(default, tuple) else default}]"
 
 

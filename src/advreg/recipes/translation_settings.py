@@ -79,7 +79,9 @@ class TranslationSettings(RunSettings):
     longest: int = setting(250, "subwords a training sentence may have")
     max_ratio: float = setting(2.0, "how many times as long one side of a training pair may be as the other")
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
-    preset: Preset | None = setting("translation", "the paper's options for arch and smart; what is given wins")
+    preset: Preset | None = setting(
+        "translation", "the paper's options for arch and smart, a smaller radius for freelb; what is given wins"
+    )
     seeds: tuple[int, ...] = setting((0,), "seeds; each method is trained once with each")
     epochs: int = setting(50, "passes over the training data")
     max_tokens: int = setting(8192, "positions of a batch on either side, padding counted")

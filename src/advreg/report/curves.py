@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,13 @@ def logged(name: str) -> Measure:
 GRADIENT_NORM = logged("grad_norm")
 
 
-def curve(method: str, runs: Iterable[RunRecord], axis: str = "step", measure: Measure = GRADIENT_NORM) -> Curve | None:
+def curve(
+    method: str,
+    runs: Iterable[RunRecord],
+    axis: str = "step",
+    measure: Measure = GRADIENT_NORM,
+    settled: bool = False,
+) -> Curve | None:
     """The curve of a method's runs with several seeds; ``None`` if nothing was logged.
 
     Args:
@@ -42,9 +49,10 @@ def curve(method: str, runs: Iterable[RunRecord], axis: str = "step", measure: M
         runs: their records.
         axis: ``"step"`` or ``"epoch"``.
         measure: what to take from a log line.
+        settled: are the variances of what was logged after the warm-up alone?
     """
-    lines = [_values(run, axis, measure) for run in runs]
-    lines = [line for line in lines if line]
+    runs = list(runs)
+    lines = [line for run in runs if (line := _values(run, axis, measure))]
     if not lines:
         return None
     shared = sorted(set.intersection(*(set(line) for line in lines)))
@@ -55,13 +63,22 @@ def curve(method: str, runs: Iterable[RunRecord], axis: str = "step", measure: M
         mean=[statistics.fmean(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],
-        variances=[statistics.variance(line.values()) for line in lines if len(line) > 1],
+        variances=[
+            statistics.variance(line.values())
+            for run in runs
+            if len(line := _values(run, axis, measure, _warmup(run) if settled else 0)) > 1
+        ],
     )
 
 
-def _values(run: RunRecord, axis: str, measure: Measure) -> dict[float, float]:
-    """The measure by step or epoch, of every log line that has one."""
-    lines = [(line[axis], measure(line)) for line in run.outcome.history if axis in line]
+def _warmup(run: RunRecord) -> int:
+    return int(run.training.more.get("warmup_steps") or 0)
+
+
+def _values(run: RunRecord, axis: str, measure: Measure, after: int = 0) -> dict[float, float]:
+    """The measure by step or epoch, of every log line after a step that has one."""
+    logs = [line for line in run.outcome.history if axis in line and line.get("step", math.inf) > after]
+    lines = [(line[axis], measure(line)) for line in logs]
     return {float(place): float(value) for place, value in lines if value is not None}
 
 
@@ -70,20 +87,23 @@ def shared_axis(runs: Iterable[RunRecord]) -> str:
     return "step" if len({run.outcome.timing.get("steps") for run in runs}) == 1 else "epoch"
 
 
-def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, titles: Mapping[str, str]) -> None:
+def draw_norms(
+    runs: Mapping[tuple[str, str, int], RunRecord], path: Path, titles: Mapping[str, str], settled: bool = False
+) -> None:
     """For each task a row: the norm over training by method, and its variance.
 
     Args:
         runs: records by task, method and seed.
         path: .svg, .png or .pdf.
         titles: names of the tasks.
+        settled: as in :func:`curve`.
     """
     check_drawable(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [(titles.get(task, task), *_curves(runs, task)) for task in dict.fromkeys(key[0] for key in runs)]
+    rows = [(titles.get(task, task), *_curves(runs, task, settled)) for task in dict.fromkeys(key[0] for key in runs)]
     rows = [row for row in rows if row[1]]
     if not rows:
         raise PictureError("picture has nothing to show: no finished run has logged a gradient norm")
@@ -93,7 +113,7 @@ def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, title
         axes = figure.subplots(len(rows), 2, squeeze=False, width_ratios=[2.6, 1])
         for (left, right), (title, curves, axis) in zip(axes, rows, strict=True):
             _draw_curves(left, title, curves, axis)
-            _draw_variances(right, curves)
+            _draw_variances(right, curves, settled)
         handles, labels = _legend(axes[:, 0])
         figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,14 +121,14 @@ def draw_norms(runs: Mapping[tuple[str, str, int], RunRecord], path: Path, title
         figure.savefig(path, dpi=160, metadata=metadata)
 
 
-def _curves(runs: Mapping[tuple[str, str, int], RunRecord], task: str) -> tuple[list[Curve], str]:
+def _curves(runs: Mapping[tuple[str, str, int], RunRecord], task: str, settled: bool) -> tuple[list[Curve], str]:
     """The methods' curves over training."""
     by_method: dict[str, list[RunRecord]] = {}
     for (name, method, _), run in runs.items():
         if name == task:
             by_method.setdefault(method, []).append(run)
     axis = shared_axis(run for mine in by_method.values() for run in mine)
-    found = [curve(method, mine, axis) for method, mine in by_method.items()]
+    found = [curve(method, mine, axis, settled=settled) for method, mine in by_method.items()]
     return [each for each in found if each is not None and each.places], axis
 
 
@@ -124,7 +144,7 @@ def _draw_curves(axes: Any, title: str, curves: Sequence[Curve], axis: str) -> N
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_variances(axes: Any, curves: Sequence[Curve]) -> None:
+def _draw_variances(axes: Any, curves: Sequence[Curve], settled: bool) -> None:
     for place, each in enumerate(curves):
         if each.variances:
             colour = COLOURS.get(each.method, OTHERS)
@@ -133,7 +153,7 @@ def _draw_variances(axes: Any, curves: Sequence[Curve]) -> None:
             )
             axes.plot([place] * len(each.variances), each.variances, "k.", markersize=3)
     axes.set_xticks(range(len(curves)), [each.method for each in curves], rotation=30, ha="right")
-    axes.set_ylabel("variance over training;\ndots: seeds", fontsize=8)
+    axes.set_ylabel(f"variance {'after warm-up' if settled else 'over training'};\ndots: seeds", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
 
