@@ -80,6 +80,8 @@ def test_a_fused_optimizer_leaves_weights_and_moments_alone_where_an_update_is_n
 def test_an_optimizer_that_knows_no_flag_is_not_asked_to_withhold() -> None:
     assert not Withholding.is_known_to(torch.optim.AdamW([nn.Parameter(torch.ones(1))], fused=False))
     assert not Withholding.is_known_to(torch.optim.Adafactor([nn.Parameter(torch.ones(1))]))
+    foreign = type("Foreign", (torch.optim.AdamW,), {"__module__": "elsewhere"})
+    assert not Withholding.is_known_to(foreign([nn.Parameter(torch.ones(1))], fused=True))
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])

@@ -85,8 +85,9 @@ class Withholding:
 
     @staticmethod
     def is_known_to(optimizer: Any) -> bool:
-        """Does a flag keep it from its update?"""
-        return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        """Does a flag keep it from its update? Of others than torch's own nobody knows what they make of one."""
+        is_own = type(optimizer).__module__.startswith("torch.optim.")
+        return is_own and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def put(self, update: Update, norm: Tensor) -> None:
         """Let the optimizer make an update if it is finite; complain of the one before, if that was not."""
