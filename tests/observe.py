@@ -310,3 +310,14 @@ class Reads(TorchDispatchMode):
 def within(mode: Any, work: Any) -> Any:
     with mode:
         return work()
+
+
+def reads_outside_of_passes(trainer: Any) -> int:
+    """How often a value is read off a tensor in a whole training, the forward passes left out."""
+    everywhere, in_passes, task = Reads(), Reads(), trainer.task
+    forward = task._forward
+    task._forward = lambda *given: within(in_passes, lambda: forward(*given))
+    trainer._make_task = lambda: task
+    trainer.data_collator.limits = None  # they look at batches that are still on the host
+    within(everywhere, trainer.train)
+    return everywhere.count - in_passes.count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from advreg.hf.finite import NonFiniteLossError, Update, Withholding
 from advreg.memory.late import LateCheck
 from advreg.methods import create
 from advreg.methods.base import StepReport
-from observe import BadGradient, Reads, Weights, within
+from observe import BadGradient, Weights, reads_outside_of_passes
 from tiny_runs import same_end, tiny_trainer
 
 FUSED: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -146,16 +145,6 @@ def test_the_host_waits_for_nothing_but_the_flag_of_the_update_before(slow: None
     assert many - few == 9 - 3
     waiting = tiny_trainer(tmp_path / "waiting", create("standard"), max_steps=9, optim="sgd", **quiet)
     assert reads_outside_of_passes(waiting) > many
-
-
-def reads_outside_of_passes(trainer: Any) -> int:
-    everywhere, in_passes, task = Reads(), Reads(), trainer.task
-    forward = task._forward
-    task._forward = lambda *given: within(in_passes, lambda: forward(*given))
-    trainer._make_task = lambda: task
-    trainer.data_collator.limits = None  # they look at batches that are still on the host
-    within(everywhere, trainer.train)
-    return everywhere.count - in_passes.count
 
 
 def test_the_first_loss_that_is_not_finite_is_named_before_the_norm() -> None:
