@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
 from advreg import Arch
-from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer
+from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.task import IGNORED, SAMPLE_ID
 from advreg.methods.base import Method
@@ -89,6 +89,24 @@ def test_batches_keep_their_budget_and_hold_every_sample_once(
             assert len(batch) * widest <= budget
         seen += [index for batch in batches for index in batch]
     assert sorted(seen) == list(range(len(lengths)))
+
+
+def cut_one_by_one(widths: Any, max_tokens: int) -> tuple[list[int], int]:
+    """The naive way: a sample joins the batch unless the budget is then exceeded."""
+    batches: list[list[Any]] = [[]]
+    for pair in widths.tolist():
+        if (len(batches[-1]) + 1) * max(map(max, [*batches[-1], pair])) > max_tokens:
+            batches.append([])
+        batches[-1].append(pair)
+    area = sum(len(batch) * sum(map(max, zip(*batch, strict=True))) for batch in batches)
+    return [0, *np.cumsum([len(batch) for batch in batches]).tolist()], area
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60), st.integers(40, 300))
+def test_a_row_is_cut_where_the_next_sample_would_exceed_the_budget(rows: list[tuple[int, int]], budget: int) -> None:
+    widths = np.array(rows)
+    assert _cut(widths, budget) == cut_one_by_one(widths, budget)
 
 
 def test_every_process_has_its_own_samples_for_the_whole_run_and_as_many_batches() -> None:

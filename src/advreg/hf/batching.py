@@ -222,16 +222,18 @@ def _snake(rounded: Lengths, band: int) -> Lengths:
 
 def _cut(widths: Lengths, max_tokens: int) -> tuple[list[int], int]:
     """Where to cut a row of (source, target) widths so that each part keeps the budget, and all positions it takes."""
-    cuts, area, first, source, target = [0], 0, 0, 0, 0
-    for index, (one, other) in enumerate(widths.tolist()):
-        wider, taller = max(source, one), max(target, other)
-        if (index + 1 - first) * max(wider, taller) > max_tokens:
-            area += (index - first) * (source + target)
-            cuts.append(index)
-            first, wider, taller = index, one, other
-        source, target = wider, taller
-    area += (len(widths) - first) * (source + target)
-    return [*cuts, len(widths)], area
+    longer = widths.max(axis=1)
+    cuts, area = [0], 0
+    while (first := cuts[-1]) < len(widths):
+        most = max_tokens // int(longer[first])  # the part that begins here holds no more
+        padded = np.maximum.accumulate(widths[first : first + most])
+        fits = (
+            padded.max(axis=1) * np.arange(1, len(padded) + 1) <= max_tokens
+        )  # of the first so many; true, then false
+        count = int(fits.sum())
+        area += count * int(padded[count - 1].sum())
+        cuts.append(first + count)
+    return cuts, area
 
 
 # ---- the trainer
