@@ -87,7 +87,7 @@ def graph_count() -> int:
 
 
 def bare_loop(turn: Turn, device: torch.device) -> float:
-    """Seconds of the updates in the loop one would write by hand."""
+    """Target tokens a second in the loop one would write by hand."""
     job = turn.job
     model, smoothing = copy.deepcopy(job.model).to(device).train(), job.fields["label_smoothing_factor"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
@@ -96,13 +96,14 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
         compile_layers(model)
     called = torch.compile(model) if turn.compiled == "whole" else model
     layers = layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
-    begun = 0.0
+    begun, tokens = 0.0, 0
     for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):
         if number == turn.warmup:
-            begun = now(device)
+            begun, tokens = now(device), 0
         if number == turn.warmup + turn.updates:
-            return now(device) - begun
+            return tokens / (now(device) - begun)
         items = sum(int((batch["labels"] != IGNORED).sum()) for batch in group)
+        tokens += items
         for batch in group:
             near = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
             labels = near.pop("labels")
@@ -124,7 +125,7 @@ def batches_of(job: TranslationJob) -> Iterator[dict[str, Any]]:
     workers = int(job.fields.get("dataloader_num_workers", 0))
     loader = DataLoader(
         job.train, batch_sampler=job.batches(), collate_fn=job.collator(), pin_memory=pinned, num_workers=workers,
-        persistent_workers=workers > 0,
+        persistent_workers=workers > 0, prefetch_factor=job.fields.get("dataloader_prefetch_factor"),
     )  # fmt: skip
     return chain.from_iterable(repeat(loader))
 
@@ -132,6 +133,23 @@ def batches_of(job: TranslationJob) -> Iterator[dict[str, Any]]:
 def accumulated(batches: Iterator[dict[str, Any]], count: int) -> Iterator[list[dict[str, Any]]]:
     while True:
         yield [next(batches) for _ in range(count)]
+
+
+class CountingTrainer(TranslationTrainer):
+    """Ours, that keeps the number of target tokens of each update, where it is: on the device.
+
+    The last update of an epoch has fewer batches than the others; the loop, which knows of no epochs, has as many.
+    """
+
+    def __init__(self, job: TranslationJob) -> None:
+        super().__init__(job)
+        self.items: list[torch.Tensor] = []
+
+    def _items_of(self, batches: list[Any]) -> torch.Tensor | None:
+        items = super()._items_of(batches)
+        assert items is not None  # a translation has labels
+        self.items.append(items)
+        return items
 
 
 class Watch(TrainerCallback):
@@ -150,20 +168,21 @@ class Watch(TrainerCallback):
             self.graphs["timed"] = graph_count() - self.graphs["warm-up"]
 
 
-def our_trainer(turn: Turn) -> Watch:
-    """The updates in the trainer, as they were watched."""
+def our_trainer(turn: Turn) -> tuple[float, dict[str, int]]:
+    """Target tokens a second in the trainer, and the graphs that were compiled."""
     job = replace(turn.job, model=copy.deepcopy(turn.job.model), compile_layers=turn.compiled == "layers")
     compiled = {"torch_compile": True} if turn.compiled == "whole" else {}
     quiet = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
     steps = {"max_steps": turn.warmup + turn.updates, "learning_rate": 1e-6}
     with tempfile.TemporaryDirectory() as folder:
         fields = {**job.fields, **quiet, **steps, **compiled}
-        trainer = TranslationTrainer(replace(job, folder=Path(folder), fields=fields))
+        trainer = CountingTrainer(replace(job, folder=Path(folder), fields=fields))
         report_steps(trainer, None)
         watch = Watch(turn)
         trainer.add_callback(watch)
         trainer.train()
-    return watch
+    tokens = sum(map(int, trainer.items[turn.warmup : turn.warmup + turn.updates]))
+    return tokens / watch.seconds, watch.graphs
 
 
 @dataclass
@@ -177,13 +196,11 @@ class Speeds:
 
     def take(self, device: torch.device) -> None:
         """One more round."""
-        tokens = self.turn.job.batches().target_tokens() * self.turn.accumulated * self.turn.updates
         forget_graphs()
-        self.bare.append(tokens / bare_loop(self.turn, device))
+        self.bare.append(bare_loop(self.turn, device))
         forget_graphs()
-        watch = our_trainer(self.turn)
-        self.ours.append(tokens / watch.seconds)
-        self.graphs = watch.graphs
+        speed, self.graphs = our_trainer(self.turn)
+        self.ours.append(speed)
 
     def facts(self) -> dict[str, Any]:
         shares = [one / other for one, other in zip(self.ours, self.bare, strict=True)]
