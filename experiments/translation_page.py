@@ -1,11 +1,12 @@
-"""docs/results/translation.md and its picture, from the records in results/translation and the bench in results/cost.
+"""docs/results/translation.md and its picture, from the records in results/translation and results/cost.
 
 python experiments/translation_page.py            # writes them
 python experiments/translation_page.py --check    # says whether they are up to date
 
 A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``*/study.json``), single
 runs of other schedules (``schedules/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of
-decoding_speed.py. Comparisons that train the same model in the same way are one, made in several parts.
+decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same model in the same
+way are one, made in several parts. Times come from ``results/cost/translation*.json``, a bench for each model.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from advreg.report.words import NOTHING, method_name, method_order, metric_name,
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "translation", ROOT / "docs" / "results" / "translation.md"
-BENCH, PICTURE = ROOT / "results" / "cost" / "translation.json", "translation-norms.svg"
+BENCHES = tuple(sorted((ROOT / "results" / "cost").glob("translation*.json")))
+PICTURE = "translation-norms.svg"
 
 # Zuo et al. 2021, table of the low-resource data sets: BLEU
 PAPER = {
@@ -118,8 +120,8 @@ class Compared:
 class Records:
     """The records there are."""
 
-    def __init__(self, folder: Path, bench: Path) -> None:
-        self.folder, self._bench = folder, bench
+    def __init__(self, folder: Path, benches: Sequence[Path] = BENCHES) -> None:
+        self.folder, self._benches = folder, benches
 
     @cached_property
     def comparisons(self) -> list[Compared]:
@@ -131,9 +133,9 @@ class Records:
         return list(alike.values())
 
     @cached_property
-    def bench(self) -> BenchRecord | None:
-        """The methods' steps timed in turns."""
-        return load_bench(self._bench) if self._bench.is_file() else None
+    def benches(self) -> dict[str, BenchRecord]:
+        """The methods' steps timed in turns, by model."""
+        return {bench.settings["model"]: bench for bench in map(load_bench, self._benches)}
 
     @property
     def pairs(self) -> list[tuple[Compared, str]]:
@@ -148,12 +150,12 @@ class Records:
 # ---- the page
 
 
-def page(folder: Path, bench: Path = BENCH) -> str:
+def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     """The whole page."""
-    found = Records(folder, bench)
+    found = Records(folder, benches)
     parts = [TITLE, aims(found)]
-    parts += [comparison(compared, found.bench) for compared in found.comparisons]
-    parts += [schedules(found), times(found.bench), norms(found), strength(found)]
+    parts += [comparison(compared, found.benches) for compared in found.comparisons]
+    parts += [schedules(found), times(found.benches), norms(found), strength(found)]
     parts += [neighbours(folder), speed(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -167,13 +169,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def aims(found: Records) -> str:
     """Each aim beside what was measured."""
-    body = [*time_aims(found.bench), *speed_aims(found), *decoding_aims(found)]
+    body = [row for bench in found.benches.values() for row in time_aims(bench)]
+    body += [*speed_aims(found), *decoding_aims(found)]
     return f"## What was aimed at\n\n{table(['what', 'aim', 'measured'], body)}" if body else ""
 
 
-def time_aims(bench: BenchRecord | None) -> list[list[str]]:
-    if bench is None:
-        return []
+def time_aims(bench: BenchRecord) -> list[list[str]]:
     rounds, of = rounds_of(bench, bench.settings["epochs"]), f"whole schedule, {bench.settings['model']}"
     return [
         [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(rounds[ARCH], rounds[other]))]
@@ -218,12 +219,12 @@ def reach(values: Sequence[float]) -> str:
 # ---- scores
 
 
-def comparison(compared: Compared, bench: BenchRecord | None) -> str:
+def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
     """Scores, time and the paper's figures for each task; then the differences, and what a reader must know."""
     found = results(compared.record, compared.runs)
     models = compared.record.settings["model"]
     parts = [f"## Scores, {models}", about(compared)]
-    parts += [f"### {task_name(task)}\n\n{scores(compared, task, bench)}" for task in compared.tasks]
+    parts += [f"### {task_name(task)}\n\n{scores(compared, task, benches)}" for task in compared.tasks]
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
@@ -243,7 +244,7 @@ SHARED = (
 )
 
 
-def scores(compared: Compared, task: str, bench: BenchRecord | None) -> str:
+def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) -> str:
     """A row for each method: every score, time, and what the paper has."""
     paper = PAPER.get(task, {})
     methods = compared.methods(task)
@@ -255,16 +256,17 @@ def scores(compared: Compared, task: str, bench: BenchRecord | None) -> str:
         values = [[run.outcome.metrics[name] for run in runs.values()] for name in metrics]
         finite = [[value for value in each if value is not None] for each in values]
         one = next(iter(runs.values()))
-        row = [compared.named(one), *(spread_text(SeedSpread.of(each), asked) for each in finite), *cost(one, bench)]
+        row = [compared.named(one), *(spread_text(SeedSpread.of(each), asked) for each in finite), *cost(one, benches)]
         rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
     header = ["", *map(metric_name, metrics), "passes a step", "time, × Standard", *(["paper"] if paper else [])]
     return f"{table(header, rows)}\n\n{how_scored(first, metrics)}"
 
 
-def cost(run: RunRecord, bench: BenchRecord | None) -> list[str]:
-    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's in the bench."""
+def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
+    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's in a bench."""
     passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
-    if bench is None or bench.settings["model"] != run.training.more["model"]:
+    bench = benches.get(run.training.more["model"])
+    if bench is None:
         return [passes, NOTHING]
     rounds = rounds_of(bench, run.training.epochs, RefreshEvery(run.method.settings.get("refresh_every")))
     return [passes, quartiles(within_rounds(rounds.get(run.method.name, []), rounds[STANDARD]), 2)]
@@ -310,10 +312,12 @@ def schedule_row(run: RunRecord) -> list[str]:
 # ---- wall time
 
 
-def times(bench: BenchRecord | None) -> str:
+def times(benches: Mapping[str, BenchRecord]) -> str:
     """Time of the steps of each kind of epoch, and of whole schedules: the paper's figure of wall time."""
-    if bench is None:
-        return ""
+    return "\n\n".join([EPOCHS.strip(), *map(time_table, benches.values())]) if benches else ""
+
+
+def time_table(bench: BenchRecord) -> str:
     measured, epochs = bench.panels[0].rows, bench.settings["epochs"]
     whole = rounds_of(bench, epochs)
     steps = {row.name: within_rounds(row.rounds, whole[STANDARD]) for row in measured}
@@ -325,9 +329,7 @@ def times(bench: BenchRecord | None) -> str:
     header = ["", "refresh epoch, × Standard", "other epoch, × Standard"]
     header += [f"whole, × {method_name(name)}" for name in AGAINST]
     schedule = f"{bench.settings['model']}, {epochs} epochs, a refresh every {bench.settings['refresh_every']}"
-    return (
-        f"{EPOCHS.strip()}\n\n{schedule}:\n\n{table(header, [rows[name] for name in sorted(rows, key=method_order)])}"
-    )
+    return f"{schedule}:\n\n{table(header, [rows[name] for name in sorted(rows, key=method_order)])}"
 
 
 AGAINST = (STANDARD, "smart", "r3f")
@@ -579,4 +581,4 @@ READING = """
 
 
 if __name__ == "__main__":
-    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(Records(RECORDS, BENCH), folder / PICTURE))
+    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(Records(RECORDS), folder / PICTURE))

@@ -24,6 +24,7 @@ from studies import study_record
 from test_results import ROOT, experiment
 
 TASK = "iwslt15-en-vi"
+BENCH = ROOT / "results" / "cost" / "translation.json"
 SIGNATURES = {"tokenised_bleu": "tok:none", "bleu": "tok:13a", "chrf": "nc:6"}
 ENVIRONMENT = {"git": {"commit": "c" * 40}, "packages": {"torch": "2.0"}, "arguments": ["compare", "--seeds", "2"]}
 
@@ -61,7 +62,7 @@ RUNS = [
 
 def write_bench(path: Path, translation: ModuleType, model: str, names: Mapping[str, str] | None = None) -> Path:
     """Two rounds, the second twice as slow as the first; 9 epochs, a refresh every 3; some rows under other names."""
-    bench = load_bench(translation.BENCH)
+    bench = load_bench(BENCH)
     rounds = {
         **{"standard": [10.0, 20.0], "r3f": [15.0, 30.0], "smart": [40.0, 80.0]},
         **{"arch, reuse": [12.0, 24.0], "arch, refresh": [36.0, 72.0]},
@@ -96,7 +97,7 @@ def write_comparison(folder: Path, runs: list[RunRecord] = RUNS, epochs: int = 3
 def page(translation: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("records")
     write_comparison(folder / "iwslt15")
-    return str(translation.page(folder, write_bench(folder / "bench.json", translation, "small")))
+    return str(translation.page(folder, [write_bench(folder / "bench.json", translation, "small")]))
 
 
 def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType) -> None:
@@ -119,8 +120,17 @@ def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
 
 def test_the_time_of_a_model_that_no_bench_took_is_left_open(translation: ModuleType, tmp_path: Path) -> None:
     write_comparison(tmp_path / "iwslt15")
-    for bench in (write_bench(tmp_path / "bench.json", translation, "another"), tmp_path / "none.json"):
-        assert "| 50.0 (1 of 2) | 5 + 4 | – | 31.5 |" in translation.page(tmp_path, bench)
+    for benches in ([write_bench(tmp_path / "bench.json", translation, "another")], []):
+        assert "| 50.0 (1 of 2) | 5 + 4 | – | 31.5 |" in translation.page(tmp_path, benches)
+
+
+def test_of_several_benches_each_times_its_own_model(translation: ModuleType, page: str, tmp_path: Path) -> None:
+    write_comparison(tmp_path / "iwslt15")
+    benches = [write_bench(tmp_path / f"{model}.json", translation, model) for model in ("another", "small")]
+    both = translation.page(tmp_path, benches)
+    assert set(page.splitlines()) < set(both.splitlines())
+    assert "another, 9 epochs, a refresh every 3:" in both
+    assert "| ARCH / SMART, whole schedule, another | ≤ 0.35 | 0.500 (0.500–0.500) |" in both
 
 
 def test_epochs_that_refresh_are_timed_apart_from_the_others(page: str) -> None:
@@ -138,7 +148,7 @@ def test_a_method_that_the_bench_took_with_options_of_its_own_is_still_that_meth
 ) -> None:
     write_comparison(tmp_path / "iwslt15")
     bench = write_bench(tmp_path / "bench.json", translation, "small", {"smart": "smart (ascent_steps=2)"})
-    assert translation.page(tmp_path, bench) == page
+    assert translation.page(tmp_path, [bench]) == page
 
 
 def test_a_run_that_failed_in_one_part_and_not_in_another_did_not_fail(translation: ModuleType, tmp_path: Path) -> None:
@@ -156,9 +166,9 @@ def test_a_comparison_made_in_parts_reads_as_one(translation: ModuleType, page: 
     cheap, dear = ([run for run in RUNS if (run.method.name == "smart") is mine] for mine in (False, True))
     write_comparison(tmp_path / "1", cheap)
     write_comparison(tmp_path / "2", dear)
-    assert translation.page(tmp_path, bench) == page
+    assert translation.page(tmp_path, [bench]) == page
     write_comparison(tmp_path / "3", [replace(dear[0], method=MethodInfo(name="freelb", settings={}))], epochs=4)
-    parts = translation.Records(tmp_path, bench).comparisons
+    parts = translation.Records(tmp_path, [bench]).comparisons
     assert [each.methods(TASK) for each in parts] == [["standard", "smart", "r3f", "arch"], ["freelb"]]
 
 
@@ -169,7 +179,7 @@ def test_a_part_may_have_a_learning_rate_of_its_own_which_its_row_names(
     slow = {**RUNS[2].training.more, "learning_rate": 7e-4}
     slower = replace(RUNS[2], method=MethodInfo(name="freelb", settings={}))
     write_comparison(tmp_path / "2", [replace(slower, training=replace(slower.training, more=slow))])
-    page = translation.page(tmp_path, tmp_path / "none.json")
+    page = translation.page(tmp_path, [])
     assert "What all runs share: warmup_steps 2. Commit" in page
     assert "| FreeLB, learning_rate 0.0007 | 31.5 (1 of 2) |" in page
     assert "| SMART, learning_rate 0.001 | 31.5 (1 of 2) |" in page
@@ -179,10 +189,10 @@ def test_norms_vary_by_what_they_were_after_the_warm_up(translation: ModuleType,
     assert "| SMART | 1.14 (1.00) |" in page  # 1, 3, 1, 3 …: 8 / 7
     runs = [*RUNS[:4], replace(RUNS[4], outcome=replace(RUNS[4].outcome, history=RUNS[4].outcome.history[:5]))]
     write_comparison(tmp_path / "one", runs)
-    assert "| ARCH | 1.33 (1.17) |" in translation.page(tmp_path, tmp_path / "none.json")  # 1, 3, 1: 4 / 3
-    assert translation.draw(translation.Records(tmp_path, tmp_path), tmp_path / "norms.svg")
+    assert "| ARCH | 1.33 (1.17) |" in translation.page(tmp_path, [])  # 1, 3, 1: 4 / 3
+    assert translation.draw(translation.Records(tmp_path), tmp_path / "norms.svg")
     assert "IWSLT'15 En-Vi, small" in (tmp_path / "norms.svg").read_text(encoding="utf-8")
-    assert not translation.draw(translation.Records(tmp_path / "empty", tmp_path), tmp_path / "none.svg")
+    assert not translation.draw(translation.Records(tmp_path / "empty"), tmp_path / "none.svg")
 
 
 def test_penalties_are_shown_with_the_loss_and_the_perturbation_they_are_of(
@@ -195,28 +205,28 @@ def test_penalties_are_shown_with_the_loss_and_the_perturbation_they_are_of(
     history = [{**line, **logged} for line, logged in zip(RUNS[4].outcome.history, lines, strict=False)]
     logged = replace(RUNS[4], outcome=replace(RUNS[4].outcome, history=history))
     write_comparison(tmp_path / "one", [RUNS[0], logged])
-    told = translation.page(tmp_path, tmp_path / "none.json")
+    told = translation.page(tmp_path, [])
     assert "| IWSLT'15 En-Vi, small, ARCH | 5.0 % | 2.000 | 0.200 | 0.050 |" in told  # (0.1 + 0.2) / (4 + 2)
     assert "small, Standard |" not in told
     assert "| IWSLT'15 En-Vi, small, ARCH | – |" in page  # nothing was logged
 
 
 def test_a_part_without_records_is_left_out(translation: ModuleType, page: str, tmp_path: Path) -> None:
-    nothing = translation.page(tmp_path, tmp_path / "none.json")
+    nothing = translation.page(tmp_path, [])
     assert [line for line in nothing.splitlines() if line.startswith("#")] == [
         "# Machine translation",
         "## How to read it",
     ]
     write_comparison(tmp_path / "old")
-    assert "## Scores, small" in translation.page(tmp_path, tmp_path / "none.json")
-    assert "## Wall time" not in translation.page(tmp_path, tmp_path / "none.json")
+    assert "## Scores, small" in translation.page(tmp_path, [])
+    assert "## Wall time" not in translation.page(tmp_path, [])
     assert "## Wall time" in page
     for heading in ("## Whose perturbation is borrowed", "## Training speed", "## Decoding"):
         assert heading not in page
 
 
 def test_the_bench_of_a_whole_schedule_is_counted_by_its_rounds(translation: ModuleType, tmp_path: Path) -> None:
-    bench = load_bench(translation.BENCH)
+    bench = load_bench(BENCH)
     rows = {row.name: row.rounds for row in bench.panels[0].rows}
     share = 10 / 150  # 150 epochs, a refresh every 15
     mine = [
@@ -248,7 +258,7 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     decoding = {**same, "sentences": 1268, "beam": 10, "orders": [order, other]}
     (tmp_path / "speed.jsonl").write_text(f"{json.dumps(speed)}\n{json.dumps(wide)}\n")
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
-    page = translation.page(tmp_path, tmp_path / "none.json")
+    page = translation.page(tmp_path, [])
     what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 an update"
     assert f"| {what} | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert f"| trainer / bare loop, target tokens a second, {what} | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
@@ -262,7 +272,7 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     assert "Commit ddddddd, a GPU; `x y`." in page
     other["scores"] = {"bleu": 30.02, "chrf": 50.0}
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
-    assert "| the same | 30.00–30.02 |" in translation.page(tmp_path, tmp_path / "none.json")
+    assert "| the same | 30.00–30.02 |" in translation.page(tmp_path, [])
 
 
 def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_command(
@@ -272,14 +282,14 @@ def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_comm
     facts = {"epochs": 20, "update_tokens": 16_384, "learning_rate": 1.4e-3}
     run = replace(run, training=replace(run.training, more=facts))
     run.save(tmp_path / "schedules" / "en-vi" / "record.json")
-    page = translation.page(tmp_path, tmp_path / "none.json")
+    page = translation.page(tmp_path, [])
     assert "| IWSLT'15 En-Vi, Standard | 20 | 16,384 | 10 | 0.0014 | 30.0 | 30.3 |" in page
     assert "Commit ccccccc, a GPU, torch 2.0; `advreg compare --seeds 2`." in page
 
 
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:
     study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "neighbours")
-    page = translation.page(tmp_path, tmp_path / "none.json")
+    page = translation.page(tmp_path, [])
     assert "## Whose perturbation is borrowed" in page
     assert "| once | **64.0 ± 1.4** | 2.0 |" in page
 
