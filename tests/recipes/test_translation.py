@@ -142,16 +142,23 @@ def test_beside_a_test_set_only_the_sentences_of_validations_are_translated_in_t
     assert len(read_lines(folder / "test.translations.txt")) == 10
 
 
-def test_with_a_gpu_a_worker_makes_the_batches(settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "given", "workers"),
+    [("cpu", None, 0), ("cpu", 2, 2), ("a GPU", None, 1), ("a GPU", 2, 2), ("a GPU", 0, 0)],
+)
+def test_with_a_gpu_a_worker_makes_the_batches_of_the_next_update(
+    settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch, device: str, given: int | None, workers: int
+) -> None:
     prepared = prepare_data(settings, load_parallel(settings), None, lambda _: None)
-    workers = []
-    for device in ("cpu", "some GPU"):
-        monkeypatch.setattr(translation, "device_name", lambda device=device: device)
-        for given in ({}, {"dataloader_num_workers": 3}):
-            asked = dataclasses.replace(settings, training=given)
-            job = make_job(Plan(asked, prepared, "arch", 0, Path("nowhere")))
-            workers.append(job.fields.get("dataloader_num_workers", 0))
-    assert workers == [0, 3, 1, 3]
+    monkeypatch.setattr(translation, "device_name", lambda: device)
+    training = {} if given is None else {"dataloader_num_workers": given}
+    asked = dataclasses.replace(settings, max_tokens=64, update_tokens=200, training=training)
+    job = make_job(Plan(asked, prepared, "arch", 0, Path("nowhere")))
+    assert job.fields.get("dataloader_num_workers", 0) == workers
+    loader = TranslationTrainer(job).get_train_dataloader()  # refuses what is for workers where there are none
+    accumulated = job.fields["gradient_accumulation_steps"]
+    assert accumulated > 2
+    assert (loader.prefetch_factor, loader.num_workers) == (accumulated + 1 if workers else None, workers)
 
 
 def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: TranslationSettings) -> None:

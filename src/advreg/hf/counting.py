@@ -33,8 +33,9 @@ class Timer:
     """Seconds spent in optimizer steps, evaluation and saving left out.
 
     The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its median step as often
-    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: every update reads its
-    losses before it is made, so that no more than the optimizer's kernels go uncounted.
+    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: before an update is
+    made, the trainer hears that it is finite, or at least that the one before was, so that the host is never more than
+    an update ahead of what it counts.
 
     Args:
         epochs: seconds of each epoch so far of a run that goes on, the last of which may not be over.

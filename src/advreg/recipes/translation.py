@@ -297,14 +297,19 @@ def training_fields(settings: TranslationSettings, job: TranslationJob, seed: in
         "save_strategy": "steps",
         "save_steps": every,
     }
-    return {**usual_fields(seed), **fields, **_loading(), **settings.training}
+    return {**usual_fields(seed), **fields, **_loading(accumulated, settings.training), **settings.training}
 
 
-def _loading() -> dict[str, Any]:
-    """With a GPU a batch is made while the last one is trained on; a CPU has better things to do."""
-    if device_name() == "cpu":
+def _loading(accumulated: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """With a GPU batches are made while those of the last update are trained on; a CPU has better things to do."""
+    workers = given.get("dataloader_num_workers", 0 if device_name() == "cpu" else 1)
+    if not workers:
         return {}
-    return {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    return {
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": True,
+        "dataloader_prefetch_factor": accumulated + 1,  # an update takes all of its batches at once
+    }
 
 
 # ---- scores
