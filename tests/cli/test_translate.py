@@ -115,7 +115,7 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
     rows = {line.split("│")[1].strip(): line.split("│") for line in told.splitlines() if line.startswith("│")}
     assert {"standard", "r3f"} <= set(rows)
     assert [cell.strip() for cell in rows["r3f"][6:8]] == ["2.00", "1.00"]
-    assert (tmp_path / "runs" / "r3f-seed0" / "model" / "subwords.model").is_file()
+    assert (tmp_path / "runs" / "r3f-seed0" / "model" / "source.spm").is_file()
 
 
 def test_the_table_has_both_kinds_of_bleu_where_text_is_tokenised_and_two_decimals() -> None:

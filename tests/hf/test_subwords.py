@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from advreg.hf.subwords import BEGIN, END, PADDING, SPECIAL, UNKNOWN, SubwordError, Subwords, learn_subwords
 from number_words import in_digits, in_words
@@ -57,6 +58,26 @@ def test_a_saved_vocabulary_is_the_same_again(tmp_path: Path, joint: bool) -> No
     assert again.source.encode(WORDS) == learnt.source.encode(WORDS)
 
 
+@pytest.mark.filterwarnings("ignore:Recommended")  # of sacremoses, which changes nothing
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_saved_vocabulary_is_a_tokenizer_of_transformers_too(tmp_path: Path, joint: bool) -> None:
+    learnt = learn_subwords(WORDS, DIGITS, 60 if joint else 25, joint=joint)
+    learnt.save(tmp_path, positions=33)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.model_max_length == 33
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (PADDING, END, UNKNOWN)
+    source, target = learnt.source.encode(WORDS), learnt.target.encode(DIGITS)
+    assert tokenizer(WORDS)["input_ids"] == source
+    assert tokenizer(text_target=DIGITS)["input_ids"] == target
+    assert tokenizer.batch_decode([[END, *row, PADDING] for row in target], skip_special_tokens=True) == DIGITS
+
+
+def test_two_vocabularies_stay_two_even_if_they_are_the_same(tmp_path: Path) -> None:
+    learn_subwords(WORDS, WORDS, 40, joint=False).save(tmp_path)
+    assert (tmp_path / "source.spm").read_bytes() == (tmp_path / "target.spm").read_bytes()
+    assert not Subwords.load(tmp_path).joint
+
+
 def test_text_is_not_normalised() -> None:
     texts = ["① ﬁne … “quotes”"] * 10
     pieces = learn_subwords(texts, texts, 30).source
@@ -78,10 +99,13 @@ def test_a_coverage_outside_its_range_is_named() -> None:
 
 
 def test_a_folder_or_file_that_is_no_vocabulary_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SubwordError, match=r"holds neither subwords\.model nor .*; give the model folder"):
+    with pytest.raises(
+        SubwordError, match=r"must hold source\.spm, target\.spm, vocab\.json, .*; give its model folder"
+    ):
         Subwords.load(tmp_path)
-    (tmp_path / "subwords.model").write_bytes(b"nonsense")
-    with pytest.raises(SubwordError, match=r"subwords\.model: not a model of sentencepiece"):
+    learn_subwords(WORDS, DIGITS, 60).save(tmp_path)
+    (tmp_path / "source.spm").write_bytes(b"nonsense")
+    with pytest.raises(SubwordError, match=r"source\.spm: not a model of sentencepiece"):
         Subwords.load(tmp_path)
 
 

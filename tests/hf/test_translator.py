@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch._dynamo.utils import counters
-from transformers import TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback
 
 from advreg.hf import translator
 from advreg.hf.architectures import build_translator
@@ -36,6 +36,11 @@ def small(seed: int = 0, **settings: Any) -> Any:
     return build_translator("transformer-small", 60, seed=seed, special=SPECIAL, settings={**sizes, **settings})
 
 
+def talkative() -> Any:
+    """With weights as large as these it says something else of each line; others end at once."""
+    return small(seed=3, init_std=1.0)
+
+
 def encoded(count: int = 12) -> Pairs:
     numbers = list(NUMBERS)[:count]
     return Pairs(
@@ -46,12 +51,27 @@ def encoded(count: int = 12) -> Pairs:
 
 def test_a_saved_translator_translates_as_before(tmp_path: Path) -> None:
     lines = [in_words(number) for number in (1001, 1100, 1023)]
-    before = Translator(small(), SUBWORDS, Decoding(3, 0.5, extra=4))
+    before = Translator(talkative(), SUBWORDS, Decoding(3, 0.5, extra=4))
+    assert len(set(before.translate(lines))) == 3
     before.save(tmp_path / "model")
     after = Translator.load(tmp_path / "model")
     assert after.decoding == before.decoding
     assert after.translate(lines) == before.translate(lines)
     assert Translator.load(str(tmp_path)).translate(lines) == before.translate(lines)  # the run's folder does as well
+
+
+@pytest.mark.filterwarnings("ignore:Recommended")  # of sacremoses, which changes nothing
+@pytest.mark.parametrize("beam", [1, 3])
+def test_transformers_alone_translates_with_what_was_saved(tmp_path: Path, beam: int) -> None:
+    lines = [in_words(number) for number in (1001, 1100, 1023)]
+    limited = Decoding(beam, 0.5, ratio=0, extra=6)  # whatever the source
+    Translator(talkative(), SUBWORDS, limited).save(tmp_path)
+    tokenizer, model = AutoTokenizer.from_pretrained(tmp_path), AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    found = model.generate(**tokenizer(lines, padding=True, return_tensors="pt"))
+    assert found.shape == (3, 1 + 6)
+    translations = tokenizer.batch_decode(found, skip_special_tokens=True)
+    assert translations == Translator.load(tmp_path).translate(lines)
+    assert len(set(translations)) == 3
 
 
 def test_an_empty_line_stays_empty_and_lines_keep_their_places() -> None:
@@ -72,7 +92,7 @@ def test_a_line_longer_than_the_positions_is_cut_and_keeps_its_end() -> None:
 def test_a_folder_that_is_no_translator_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"folder of a translation run, got .*, which does not exist"):
         Translator.load(tmp_path / "none")
-    with pytest.raises(SubwordError, match=r"holds neither subwords\.model"):
+    with pytest.raises(SubwordError, match=r"must hold source\.spm, target\.spm, vocab\.json"):
         Translator.load(tmp_path)
     Translator(small(), SUBWORDS, Decoding()).save(tmp_path)
     (tmp_path / "decoding.json").write_text('{"beams": 3}')

@@ -57,7 +57,8 @@ def test_a_translator_is_one() -> None:
     record = made_up(task="multi30k", metrics={"bleu": 31.0}, details={"languages": ["en", "de"]})
     found = parsed(card(record, ["bleu"]))
     assert found.data.pipeline_tag == "translation"
-    assert "Translator.load" in found.content
+    assert "AutoModelForSeq2SeqLM" in found.content
+    assert "tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)" in found.content
 
 
 @settings(deadline=None)

@@ -122,12 +122,13 @@ def _search(model: Any, sources: Sequence[Sequence[int]], decoding: Decoding) ->
     output = model.generate(
         input_ids=ids.to(model.device),
         attention_mask=mask.to(model.device),
-        generation_config=_generation(config, decoding, width),
+        generation_config=generation(config, decoding, width),
     )
     return [_until_end(row[1:], config.eos_token_id) for row in output.tolist()]
 
 
-def _generation(config: Any, decoding: Decoding, width: int) -> Any:
+def generation(config: Any, decoding: Decoding, width: int) -> GenerationConfig:
+    """How ``model.generate`` is to search, for sources of at most so many tokens."""
     never = [config.pad_token_id, *([] if config.bos_token_id is None else [config.bos_token_id])]
     # the first position is the start token's
     limit = decoding.limit(width, config.max_position_embeddings - 1)

@@ -1,12 +1,14 @@
 """Subwords by sentencepiece: pieces learnt from the training text, and kept with the model.
 
-A folder holds one file of sentencepiece's own, ``subwords.model``, or two, ``source.model`` and ``target.model``. Ids
-are those of fairseq's dictionaries: 0 begin, 1 padding, 2 end, 3 unknown.
+A folder holds them as a ``MarianTokenizer`` of transformers does, which can be loaded from it: sentencepiece's own
+``source.spm`` and ``target.spm``, and the ids of the pieces in ``vocab.json``; those of the target in
+``target_vocab.json`` if it has its own. Ids are those of fairseq's dictionaries: 0 begin, 1 padding, 2 end, 3 unknown.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ SPECIAL: Mapping[str, int] = {"bos": BEGIN, "pad": PADDING, "eos": END}
 
 Kind = Literal["bpe", "unigram"]
 
-_JOINT, _SOURCE, _TARGET = "subwords.model", "source.model", "target.model"
+_SOURCE, _TARGET, _IDS, _TARGET_IDS = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
+_TOKENIZER = "tokenizer_config.json"
 
 
 class SubwordError(ValueError):
@@ -56,9 +59,13 @@ class Pieces:
         """The text of each row of ids, up to its end; special tokens leave no trace."""
         return [str(self._processor.decode(list(_inner(row)))) for row in rows]
 
-    def names(self, ids: Sequence[int]) -> list[str]:
+    def names(self, ids: Iterable[int]) -> list[str]:
         """The subword of each id, special ones too."""
         return [str(self._processor.id_to_piece(int(number))) for number in ids]
+
+    def ids(self) -> dict[str, int]:
+        """The id of each subword."""
+        return {name: number for number, name in enumerate(self.names(range(len(self))))}
 
 
 def _inner(row: Sequence[int]) -> Iterable[int]:
@@ -81,26 +88,41 @@ class Subwords:
     def joint(self) -> bool:
         return self.source is self.target
 
-    def save(self, folder: Path) -> None:
-        """Write sentencepiece's files; each is there whole or not at all."""
+    def save(self, folder: Path, positions: int | None = None) -> None:
+        """Write what a MarianTokenizer reads; each file is there whole or not at all.
+
+        Args:
+            folder: made if it is not there.
+            positions: the most tokens that the model takes.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        files = {_JOINT: self.source} if self.joint else {_SOURCE: self.source, _TARGET: self.target}
-        for name, pieces in files.items():
+        config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not self.joint}
+        files = {
+            _SOURCE: self.source.proto,
+            _TARGET: self.target.proto,
+            _IDS: _json(self.source.ids()),
+            **({} if self.joint else {_TARGET_IDS: _json(self.target.ids())}),
+            _TOKENIZER: _json(config if positions is None else {**config, "model_max_length": positions}),
+        }
+        for name, content in files.items():
             fresh = folder / f"{name}.new"
-            fresh.write_bytes(pieces.proto)
+            fresh.write_bytes(content)
             os.replace(fresh, folder / name)
 
     @classmethod
     def load(cls, folder: Path) -> Subwords:
         """What :meth:`save` wrote."""
-        if (folder / _JOINT).is_file():
-            both = _read(folder / _JOINT)
-            return cls(both, both)
-        if (folder / _SOURCE).is_file() and (folder / _TARGET).is_file():
-            return cls(_read(folder / _SOURCE), _read(folder / _TARGET))
-        raise SubwordError(
-            f"'{folder}' holds neither {_JOINT} nor {_SOURCE} and {_TARGET}; give the model folder of a translation run"
-        )
+        missing = [name for name in (_SOURCE, _TARGET, _IDS) if not (folder / name).is_file()]
+        if missing:
+            raise SubwordError(
+                f"'{folder}' must hold {', '.join(missing)}, the subwords of a translation run; give its model folder"
+            )
+        source = _read(folder / _SOURCE)
+        return cls(source, _read(folder / _TARGET) if (folder / _TARGET_IDS).is_file() else source)
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode()
 
 
 def _read(path: Path) -> Pieces:

@@ -23,7 +23,7 @@ from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.compiling import compile_layers, not_compiled
-from advreg.hf.decoding import Decoding, decode
+from advreg.hf.decoding import Decoding, decode, generation
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
@@ -77,11 +77,12 @@ class Translator:
         return cls(model.eval(), subwords, _read_decoding(folder / _DECODING))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write model, subwords and decoding settings."""
-        folder = Path(folder)
+        """Write model, subwords and decoding settings; with a tokenizer and a generation config for transformers."""
+        folder, positions = Path(folder), positions_of(self.model)
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
-        self.subwords.save(folder)
+        generation(self.model.config, self.decoding, positions).save_pretrained(folder)
+        self.subwords.save(folder, positions)
         fresh = folder / f"{_DECODING}.new"
         fresh.write_text(json.dumps(asdict(self.decoding)), encoding="utf-8")
         os.replace(fresh, folder / _DECODING)

@@ -51,7 +51,7 @@ OnStep = Callable[[str, int, int, Mapping[str, float]], None]
 
 _POSITIONS = 1024
 _LOGS_PER_RUN = 100
-_SUBWORD_FACTS_FILE = "subwords.json"
+_SUBWORD_FACTS_FILE = "learnt_from.json"
 _SUBWORD_FACTS = ("vocabulary", "joint", "subwords", "character_coverage")
 
 

@@ -129,13 +129,18 @@ def _cost(record: RunRecord) -> list[list[str]]:
 
 
 def _usage(is_translation: bool) -> str:
-    if is_translation:
-        return 'from pathlib import Path\n\nfrom advreg.hf.translator import Translator\n\nTranslator.load(Path("."))'
+    kind = "AutoModelForSeq2SeqLM" if is_translation else "AutoModelForSequenceClassification"
     return (
-        "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
-        'model = AutoModelForSequenceClassification.from_pretrained(".")\n'
+        f"from transformers import {kind}, AutoTokenizer\n\n"
+        f'model = {kind}.from_pretrained(".")\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")'
+        f"{_TRANSLATING if is_translation else ''}"
     )
+
+
+_TRANSLATING = """
+inputs = tokenizer(["A sentence, as in the training data."], padding=True, return_tensors="pt")
+translations = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)"""
 
 
 def _origin(record: RunRecord) -> str:
