@@ -215,7 +215,7 @@ def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["r3f", "freelb", "smart"])
+@pytest.mark.parametrize("method", ["r3f", "freeat", "freelb", "smart"])
 def test_every_method_trains_on_it_with_both_streams_perturbed(settings: TranslationSettings, method: str) -> None:
     record, _ = carry_out(dataclasses.replace(settings, methods=(method,), options={}, epochs=1))
     assert record.outcome.status == "finished"
@@ -374,7 +374,7 @@ def test_validation_takes_the_same_sentences_each_time(settings: TranslationSett
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["standard", "arch"])
+@pytest.mark.parametrize("method", ["standard", "arch", "freelb", "freeat"])
 def test_numbers_in_words_are_learnt(tmp_path: Path, method: str) -> None:
     folder = write_numbers(tmp_path / "numbers", train=2000)
     settings = TranslationSettings(

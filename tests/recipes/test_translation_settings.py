@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from advreg.core.ball import Ball
 from advreg.hf.architectures import TRANSLATORS
 from advreg.methods import create, preset
 from advreg.recipes.settings import SettingsError
@@ -22,6 +23,14 @@ def test_methods_have_the_papers_options_for_translation_unless_others_are_given
     wanted = create("arch", **{**preset("translation", "arch"), "radius": 0.5})
     assert settings.method("arch").options() == wanted.options()
     assert TranslationSettings(**FOLDER, preset=None).method("arch").options() == create("arch").options()
+
+
+def test_methods_that_see_perturbed_text_alone_share_a_small_ball_for_sentences() -> None:
+    settings = TranslationSettings(task="multi30k-en-de", methods=("freelb", "freeat"))
+    balls = {settings.method(name).ball for name in settings.methods}
+    assert balls == {Ball(0.03, "l2", "sample")}
+    given = TranslationSettings(task="multi30k-en-de", methods=("freeat",), options={"freeat": {"radius": 0.2}})
+    assert given.method("freeat").ball == Ball(0.2, "l2", "sample")
 
 
 def test_a_known_task_is_decoded_as_in_the_paper_unless_asked_otherwise() -> None:
