@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -264,3 +265,21 @@ def test_ctrl_c_while_the_commands_are_imported_ends_without_a_traceback(monkeyp
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 130
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("compare", "--task", "rte", "--jobs", "two"),
+        ("translate", "model", "--beam", "two"),
+        ("bench", "--steps", "two"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_by_flag_and_value(
+    advreg: CommandServer, tmp_path: Path, given: Sequence[str]
+) -> None:
+    ended = advreg(*given, cwd=tmp_path)
+    told = " ".join(ended.err.replace("│", " ").split())
+    assert ended.code == 2
+    assert f"Invalid value for '{given[-2]}'" in told
+    assert "'two'" in told

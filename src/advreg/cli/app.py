@@ -8,13 +8,29 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from advreg.cli.flags import parse_assignments, with_flags
 from advreg.cli.translation_flags import is_translation, with_translation_flags
 from advreg.recipes.settings import SettingsError, read_settings
 from advreg.recipes.textdata import DataError
 
+
+class Commands(TyperGroup):
+    """Commands that name the value they refuse: typer tells the flag, and what is wrong with what it got."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            found: list[Any] = getattr(error.__cause__, "errors", list)()  # pydantic's, with which typer reads values
+            if found and "input" in found[0]:
+                error.message = f"{error.message}, got '{found[0]['input']}'"
+            raise
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Adversarial regularisation for language models, at close to the price of plain training.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -80,7 +80,7 @@ class TranslationSettings(RunSettings):
     max_ratio: float = setting(2.0, "how many times as long one side of a training pair may be as the other")
     methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
     preset: Preset | None = setting(
-        "translation", "the paper's options for arch and smart, a smaller ball for freelb and freeat; what is given wins"
+        "translation", "the paper's options for arch and smart, a small ball for freelb and freeat; what is given wins"
     )
     seeds: tuple[int, ...] = setting((0,), "seeds; each method is trained once with each")
     epochs: int = setting(50, "passes over the training data")
