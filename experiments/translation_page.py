@@ -156,7 +156,7 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     parts = [TITLE, aims(found)]
     parts += [comparison(compared, found.benches) for compared in found.comparisons]
     parts += [schedules(found), times(found.benches), norms(found), strength(found)]
-    parts += [neighbours(folder), speed(found), decoding(found), READING]
+    parts += [borrowed(found), neighbours(folder), speed(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -405,7 +405,52 @@ def strength(found: Records) -> str:
     return f"{STRENGTH.strip()}\n\n{table(header, rows)}" if rows else ""
 
 
-# ---- neighbours, training speed, decoding
+# ---- borrowed perturbations, neighbours, training speed, decoding
+
+
+def borrowed(found: Records) -> str:
+    """How far predictions move by a pair's own perturbation, by a borrowed one, and by dropout."""
+    lines = found.lines("borrowed.jsonl")
+    parts = []
+    for line in lines:
+        masks = line["ways"][MASKS]["moved"]
+        rows = [
+            [
+                name,
+                f"{way['norm']:.3f}",
+                f"{way['moved']:.2g}",
+                f"{way['moved'] / masks:.1%}",
+                against_random(way.get("more_than_random")),
+            ]
+            for name, way in line["ways"].items()
+        ]
+        header = ["δ", "‖δ‖", "KL a token", "of what masks do", "KL, minus a random neighbour's"]
+        parts.append(f"{about_model(line)}\n\n{table(header, rows)}")
+    return (
+        "\n\n".join(
+            [BORROWED.strip(), *parts, provenance([part for line in lines for part in (line["trained"], line)])]
+        )
+        if parts
+        else ""
+    )
+
+
+MASKS = "none, other dropout masks"
+
+
+def against_random(more: Mapping[str, Any] | None) -> str:
+    if more is None:
+        return NOTHING
+    low, high = more["interval"]
+    return f"{more['mean']:+.1g} [{low:+.1g}, {high:+.1g}]"
+
+
+def about_model(line: Mapping[str, Any]) -> str:
+    return (
+        f"{task_name(line['task'])}, {line['model']}, {method_name(line['method'])} for {line['epochs']} epochs "
+        f"(sacreBLEU {line['bleu']:.1f}), dropout {line['dropout']:g}, ε {line['radius']:g}; "
+        f"{line['cached']:,} pairs are cached, {line['pairs']:,} others were measured:"
+    )
 
 
 def neighbours(folder: Path) -> str:
@@ -528,6 +573,15 @@ STRENGTH = """
 
 As logged, over all seeds. ‖δ‖ is that of a pair of sentences, each of which has a ball of its own. Predictions of two
 passes differ by their dropout masks too, so a penalty is there without any δ.
+"""
+
+BORROWED = """
+## What a borrowed perturbation does
+
+A trained model, and perturbations as ARCH makes them: its ascent for a tenth of the training pairs, which are cached;
+other pairs borrow from a neighbour. KL(f(x) ‖ f(x+δ)) with dropout off, so that δ alone moves the prediction; in the
+last row there is no δ, and two passes have different dropout masks. Means over pairs; in brackets the 95 % confidence
+interval of a difference, pair by pair.
 """
 
 NEIGHBOURS = """

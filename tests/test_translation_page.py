@@ -287,6 +287,30 @@ def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_comm
     assert "Commit ccccccc, a GPU, torch 2.0; `advreg compare --seeds 2`." in page
 
 
+def test_borrowed_perturbations_stand_beside_dropout_and_a_random_neighbours(
+    translation: ModuleType, tmp_path: Path
+) -> None:
+    line = {
+        "task": TASK, "model": "small", "method": "standard", "epochs": 18, "bleu": 31.25, "dropout": 0.1,
+        "radius": 0.1, "cached": 2900, "pairs": 5000, "commit": "d" * 40, "device": "a CPU", "command": "x y",
+        "trained": {"commit": "e" * 40, "device": "a GPU", "command": "advreg train"},
+        "ways": {
+            "own": {"norm": 0.1414, "moved": 0.05},
+            "borrowed: nearest": {
+                "norm": 0.06, "moved": 0.0015, "more_than_random": {"mean": 0.00052, "interval": [-0.0001, 0.0012]},
+            },
+            "none, other dropout masks": {"norm": 0.0, "moved": 0.1},
+        },
+    }  # fmt: skip
+    (tmp_path / "borrowed.jsonl").write_text(json.dumps(line))
+    page = translation.page(tmp_path, [])
+    assert "IWSLT'15 En-Vi, small, Standard for 18 epochs (sacreBLEU 31.2), dropout 0.1, ε 0.1; 2,900 pairs are" in page
+    assert "| own | 0.141 | 0.05 | 50.0% | – |" in page
+    assert "| borrowed: nearest | 0.060 | 0.0015 | 1.5% | +0.0005 [-0.0001, +0.001] |" in page
+    assert "| none, other dropout masks | 0.000 | 0.1 | 100.0% | – |" in page
+    assert "Commit eeeeeee, a GPU; `advreg train`. Commit ddddddd, a CPU; `x y`." in page
+
+
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:
     study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "neighbours")
     page = translation.page(tmp_path, [])

@@ -102,15 +102,19 @@ def prepare_data(settings: TranslationSettings, data: ParallelData, folder: Path
         if text.dropped:
             notice(f"{text.dropped:,} of {len(text) + text.dropped:,} {name} pairs had an empty side and were dropped")
     subwords = first_decides(lambda: _subwords(settings, data, folder, notice))
-    text = data.splits[TRAIN]
-    source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
-    lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
-    kept = filter_pairs(lengths[0], lengths[1], settings.longest, settings.max_ratio)
+    train, kept = training_pairs(data.splits[TRAIN], subwords, settings.longest, settings.max_ratio)
     filtered = kept.note(settings.longest, settings.max_ratio)
     if filtered is not None:
         notice(filtered)
-    train = Pairs([source[index] for index in kept.indices], [target[index] for index in kept.indices])
     return Prepared(data, subwords, train, encode_pairs(data.splits[VALID], subwords), kept)
+
+
+def training_pairs(text: Bitext, subwords: Subwords, longest: int, max_ratio: float) -> tuple[Pairs, Kept]:
+    """What there is to train on: pairs as ids, those left out that are too long or too unlike in length."""
+    source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
+    lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
+    kept = filter_pairs(lengths[0], lengths[1], longest, max_ratio)
+    return Pairs([source[index] for index in kept.indices], [target[index] for index in kept.indices]), kept
 
 
 def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
