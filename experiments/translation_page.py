@@ -3,10 +3,11 @@
 python experiments/translation_page.py            # writes them
 python experiments/translation_page.py --check    # says whether they are up to date
 
-A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``*/study.json``), single
-runs of other schedules (``schedules/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of
-decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same model in the same
-way are one, made in several parts. Times come from ``results/cost/translation*.json``, a bench for each model.
+A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``neighbours/study.json``,
+``dropout/study.json``), single runs of other schedules (``schedules/*/record.json``), ``speed.jsonl`` of
+translation_speed.py, ``decoding.jsonl`` of decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py.
+Comparisons that train the same model in the same way are one, made in several parts. Times come from
+``results/cost/translation*.json``, a bench for each model.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     parts = [TITLE, aims(found)]
     parts += [comparison(compared, found.benches) for compared in found.comparisons]
     parts += [schedules(found), times(found.benches), norms(found), strength(found)]
-    parts += [borrowed(found), neighbours(folder), speed(found), decoding(found), READING]
+    parts += [borrowed(found), *studies(folder), speed(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -405,7 +406,7 @@ def strength(found: Records) -> str:
     return f"{STRENGTH.strip()}\n\n{table(header, rows)}" if rows else ""
 
 
-# ---- borrowed perturbations, neighbours, training speed, decoding
+# ---- borrowed perturbations, studies, training speed, decoding
 
 
 def borrowed(found: Records) -> str:
@@ -453,11 +454,12 @@ def about_model(line: Mapping[str, Any]) -> str:
     )
 
 
-def neighbours(folder: Path) -> str:
-    """Whose perturbation is borrowed: the tables of the studies as they are."""
-    studies = [load_study(path.parent) for path in sorted(folder.glob(f"*/{STUDY_FILE}"))]
-    tables = [study_to_markdown(findings(study)).strip() for study in studies]
-    return "\n\n".join([NEIGHBOURS.strip(), *tables]) if tables else ""
+def studies(folder: Path) -> list[str]:
+    """The tables of the studies there are, as they are."""
+    there = {name: text for name, text in STUDIES.items() if (folder / name / STUDY_FILE).is_file()}
+    return [
+        f"{text.strip()}\n\n{study_to_markdown(findings(load_study(folder / name)))}" for name, text in there.items()
+    ]
 
 
 def speed(found: Records) -> str:
@@ -591,6 +593,15 @@ ARCH finds neighbours by the token embeddings the model has before training, whi
 nothing. Beside that: neighbours by the embeddings of a model that was trained on the same text
 (`--neighbour-embeddings`), and random ones.
 """
+
+DROPOUT = """
+## What is left without dropout
+
+ARCH with the same dropout masks in both passes, so that the penalty sees the perturbation alone; beside it fresh masks,
+as everywhere else.
+"""
+
+STUDIES = {"neighbours": NEIGHBOURS, "dropout": DROPOUT}  # by folder
 
 SPEED = """
 ## Training speed

@@ -316,6 +316,9 @@ def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_pat
     page = translation.page(tmp_path, [])
     assert "## Whose perturbation is borrowed" in page
     assert "| once | **64.0 ± 1.4** | 2.0 |" in page
+    assert "## What is left without dropout" not in page
+    study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "dropout")
+    assert "## What is left without dropout" in translation.page(tmp_path, [])
 
 
 # ---- the experiments
@@ -357,6 +360,19 @@ def test_the_study_of_neighbours_varies_nothing_else() -> None:
         ROOT / "experiments" / "translation-small.toml", {"task": given["task"], "methods": "standard"}, {}
     )
     assert {**lent.bases[given["task"]].facts()} == settings.base.facts()  # same subwords, same training
+
+
+def test_the_study_of_dropout_varies_the_masks_alone_and_may_take_over_runs_of_the_parameter_study() -> None:
+    folder = ROOT / "experiments"
+    settings, studied = (
+        read_study(folder / f"{name}.toml", None, [], {}, {}) for name in ("translation-dropout", "studies-multi30k")
+    )
+    changes = [dict(variant.changes) for variant in settings.variants().values() if variant.method == "arch"]
+    assert changes == [{}, {"dropout": "shared"}]
+    for method in ("standard", "arch"):
+        runs = settings.variant(method, {}).settings, studied.variant(method, {}).settings
+        one, other = (decisive(run_facts(each, "", method, 0)) for each in runs)
+        assert one == other
 
 
 def test_runs_of_the_parameter_study_may_be_copied_into_the_comparison() -> None:
