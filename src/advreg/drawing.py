@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = {
@@ -29,3 +32,25 @@ def check_drawable(path: Path) -> None:
         raise PictureError(f"picture must end in {', '.join(FORMATS)}, got '{path}'")
     if importlib.util.find_spec("matplotlib") is None:
         raise PictureError("picture needs matplotlib, which is not installed; pip install 'advreg[plot]'")
+
+
+@contextmanager
+def canvas(path: Path, width: float, height: float, words_as_text: bool = False) -> Iterator[Any]:
+    """A figure of matplotlib's to draw on, which is written to ``path`` at the end; the same drawing is the same file.
+
+    Args:
+        path: .svg, .png or .pdf.
+        width, height: in inches.
+        words_as_text: in .svg, words a reader can select, in the reader's own font.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    fonts = "none" if words_as_text else "path"
+    with matplotlib.rc_context({"svg.hashsalt": "advreg", "svg.fonttype": fonts, "font.size": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg.bench.record import STANDARD, BenchRecord, Panel, Row
-from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
+from advreg.drawing import COLOURS, OTHERS, PictureError, canvas, check_drawable
 
 _COLUMNS = 4  # panels side by side
 
@@ -21,10 +21,6 @@ def draw(records: BenchRecord | Sequence[BenchRecord], path: Path) -> None:
         path: .svg, .png or .pdf.
     """
     check_drawable(path)
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     records = [records] if isinstance(records, BenchRecord) else records
     groups = [(_title(record, panel), _bars(panel)) for record in records for panel in record.panels]
     groups = [(title, rows) for title, rows in groups if rows]
@@ -34,18 +30,13 @@ def draw(records: BenchRecord | Sequence[BenchRecord], path: Path) -> None:
     columns = min(len(groups), _COLUMNS)
     lines = -(-len(groups) // columns)
     row = 0.15 + 0.15 * max(_label(name).count("\n") + 1 for name in names)  # inches
-    with matplotlib.rc_context({"svg.hashsalt": "advreg", "font.size": 9}):
-        figure = Figure(figsize=(2.2 + 2.6 * columns, lines * (1.0 + row * len(names)) + 1.2), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, 2.2 + 2.6 * columns, lines * (1.0 + row * len(names)) + 1.2) as figure:
         axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat
         for axis, (title, rows) in zip(axes, groups, strict=False):
             _draw_group(axis, title, rows, names)
         for axis in list(axes)[len(groups) :]:
             axis.set_visible(False)
         _legend(figure, axes[0], columns)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=160, metadata=metadata)
 
 
 def _bars(panel: Panel) -> list[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
+from advreg.drawing import COLOURS, OTHERS, PictureError, canvas, check_drawable
 from advreg.record import RunRecord
 
 Measure = Callable[[Mapping[str, Any]], float | None]  # of a line of the log
@@ -99,26 +99,17 @@ def draw_norms(
         settled: as in :func:`curve`.
     """
     check_drawable(path)
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = [(titles.get(task, task), *_curves(runs, task, settled)) for task in dict.fromkeys(key[0] for key in runs)]
     rows = [row for row in rows if row[1]]
     if not rows:
         raise PictureError("picture has nothing to show: no finished run has logged a gradient norm")
-    with matplotlib.rc_context({"svg.hashsalt": "advreg", "font.size": 9}):
-        figure = Figure(figsize=(8.4, 0.7 + 2.5 * len(rows)), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, 8.4, 0.7 + 2.5 * len(rows)) as figure:
         axes = figure.subplots(len(rows), 2, squeeze=False, width_ratios=[2.6, 1])
         for (left, right), (title, curves, axis) in zip(axes, rows, strict=True):
             _draw_curves(left, title, curves, axis)
             _draw_variances(right, curves, settled)
         handles, labels = _legend(axes[:, 0])
         figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=160, metadata=metadata)
 
 
 def _curves(runs: Mapping[tuple[str, str, int], RunRecord], task: str, settled: bool) -> tuple[list[Curve], str]:

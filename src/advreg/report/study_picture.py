@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
+from advreg.drawing import COLOURS, OTHERS, PictureError, canvas, check_drawable
 from advreg.report.study import Findings, Mark, measure
 from advreg.report.words import counted, method_name, over_seeds, task_name
 
@@ -26,15 +26,9 @@ def draw_study(found: Findings, path: Path) -> None:
     panels = [(panel.title, marks) for panel, marks in found.panels if any(mark.spread for mark in marks)]
     if not panels:
         raise PictureError("picture has nothing to show: no run has finished")
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(len(panels), _COLUMNS)
     lines = -(-len(panels) // columns)
-    with matplotlib.rc_context({"svg.hashsalt": "advreg", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(0.6 + 2.6 * columns, 0.9 + 2.4 * lines), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, 0.6 + 2.6 * columns, 0.9 + 2.4 * lines, words_as_text=True) as figure:
         axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
         for axis, (title, marks) in zip(axes.flat, panels, strict=False):
             _draw_panel(axis, title, marks, found.baselines)
@@ -45,8 +39,6 @@ def draw_study(found: Findings, path: Path) -> None:
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.suptitle(_title(found), fontsize=9)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 
 def _draw_panel(axis: Any, title: str, marks: Sequence[Mark], baselines: Sequence[Mark]) -> None:

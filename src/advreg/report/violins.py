@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advreg.drawing import COLOURS, OTHERS, PictureError, check_drawable
+from advreg.drawing import COLOURS, OTHERS, PictureError, canvas, check_drawable
 
 Scores = Mapping[str, Mapping[str, Sequence[float]]]  # task → method → a score for each seed
 
@@ -25,16 +25,10 @@ def draw_violins(scores: Scores, path: Path, title: str = "") -> None:
     check_drawable(path)
     if not any(methods for methods in scores.values()):
         raise PictureError("picture has nothing to show: there are no scores")
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(len(scores), _COLUMNS)
     lines = -(-len(scores) // columns)
     names = list(dict.fromkeys(name for methods in scores.values() for name in methods))
-    with matplotlib.rc_context({"svg.hashsalt": "advreg", "font.size": 9}):
-        figure = Figure(figsize=(1.0 + columns * (0.8 + 0.62 * len(names)), 0.5 + 2.7 * lines), layout="constrained")
-        FigureCanvasAgg(figure)
+    with canvas(path, 1.0 + columns * (0.8 + 0.62 * len(names)), 0.5 + 2.7 * lines) as figure:
         axes = list(figure.subplots(lines, columns, squeeze=False).flat)
         for axis, (task, methods) in zip(axes, scores.items(), strict=False):
             _draw_task(axis, task, methods, names)
@@ -42,8 +36,6 @@ def draw_violins(scores: Scores, path: Path, title: str = "") -> None:
             axis.set_visible(False)
         if title:
             figure.suptitle(title, fontsize=10)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 
 def _draw_task(axis: Any, task: str, methods: Mapping[str, Sequence[float]], names: Sequence[str]) -> None:
