@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model
+from safetensors.torch import load_file
 from torch import Tensor
 
 from advreg import record as records
 from advreg.core.divergence import kl
 from advreg.core.perturbation import Perturbation
 from advreg.hf.architectures import build_translator
+from advreg.hf.averaging import set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches
 from advreg.hf.data import IdCollator, Identified
 from advreg.hf.run import device_name, quiet_libraries
@@ -204,7 +205,7 @@ def earlier_model(model: Any, checkpoint: Path) -> tuple[str, ModelTask]:
     """The model with a checkpoint's weights, and what its perturbations are called."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     other = copy.deepcopy(model)
-    load_model(other, checkpoint / "model.safetensors")
+    set_weights(other, load_file(checkpoint / "model.safetensors"))
     return f"own, found after {state['epoch']:.0f} epochs", ModelTask(other)
 
 
