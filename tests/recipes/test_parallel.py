@@ -86,11 +86,21 @@ def test_a_folder_without_validation_text_says_what_it_has(tmp_path: Path) -> No
         read_folder(tmp_path, "en", "de")
 
 
-def test_files_by_split_are_a_corpus(tmp_path: Path) -> None:
-    write(tmp_path, train__a="x\n", train__b="y\n")
-    paths = {"train": (str(tmp_path / "train.a"), str(tmp_path / "train.b"))}
-    data = load_files(paths, ("a", "b"), tokenised=True)
-    assert (data.name, data.tokenised, len(data.splits["train"])) == ("train", True, 1)
+@pytest.mark.parametrize(
+    ("stem", "name"), [("news/train", "news"), ("texts/news", "news"), ("texts/news.train", "news")]
+)
+def test_files_by_split_are_a_corpus_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stem: str, name: str
+) -> None:
+    folder = tmp_path / Path(stem).parent
+    folder.mkdir()
+    for language in "ab":
+        (tmp_path / f"{stem}.{language}").write_text("x\n")
+    data = load_files({"train": (str(tmp_path / f"{stem}.a"), str(tmp_path / f"{stem}.b"))}, ("a", "b"), tokenised=True)
+    assert (data.name, data.tokenised, len(data.splits["train"])) == (name, True, 1)
+    monkeypatch.chdir(folder)
+    here = {"train": (f"{Path(stem).name}.a", f"{Path(stem).name}.b")}
+    assert load_files(here, ("a", "b"), tokenised=True).name == name
 
 
 @pytest.mark.parametrize(("missing", "flag"), [("train.a", "--train-source"), ("valid.b", "--valid-target")])

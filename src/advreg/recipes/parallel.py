@@ -183,7 +183,13 @@ def load_files(paths: Mapping[str, tuple[str, str]], languages: tuple[str, str],
         name: read_bitext(Path(source), Path(target), (f"--{name}-source", f"--{name}-target"))
         for name, (source, target) in paths.items()
     }
-    return ParallelData(Path(paths[TRAIN][0]).name.split(".")[0], languages, splits, tokenised)
+    return ParallelData(_corpus_name(Path(paths[TRAIN][0])), languages, splits, tokenised)
+
+
+def _corpus_name(source: Path) -> str:
+    """The corpus a training file is of: news of ``news.train.en``, ``news.en`` and ``news/train.en``."""
+    first = source.name.split(".")[0]
+    return first if first != TRAIN else source.absolute().parent.name or TRANSLATION
 
 
 # ---- filtering
