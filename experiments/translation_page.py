@@ -4,33 +4,43 @@ python experiments/translation_page.py            # writes them
 python experiments/translation_page.py --check    # says whether they are up to date
 
 A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``neighbours/study.json``,
-``dropout/study.json``), single runs of other schedules (``schedules/*/record.json``), ``speed.jsonl`` of
-translation_speed.py, ``decoding.jsonl`` of decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py.
-Comparisons that train the same model in the same way are one, made in several parts. Times come from
-``results/cost/translation*.json``, a bench for each model.
+``dropout/study.json``), single runs of other schedules (``schedules/*/record.json``) and on a CPU
+(``cpu/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of decoding_speed.py,
+``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same model in the same way are one, made in
+several parts. Times come from ``results/cost/translation*.json``, a bench for each model.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pages import keep, logged_mean
+from translation_records import ARCH, BENCHES, RECORDS, SHARED, Compared, Records
+from translation_texts import (
+    BORROWED,
+    CPU,
+    DECODING,
+    EPOCHS,
+    NORMS,
+    READING,
+    SCHEDULES,
+    SPEED,
+    STRENGTH,
+    STUDIES,
+    TITLE,
+)
 
 from advreg.bench.figures import contender, over_a_run, within_rounds
 from advreg.bench.record import BenchRecord, Spread
-from advreg.bench.record import load as load_bench
 from advreg.core.schedule import RefreshEvery
-from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
 from advreg.recipes.study_record import STUDY_FILE
 from advreg.recipes.study_record import load as load_study
 from advreg.record import RunRecord, load_all
-from advreg.report.compare import STANDARD, read, results
+from advreg.report.compare import STANDARD, results
 from advreg.report.curves import curve, draw_norms
 from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
 from advreg.report.student import Spread as SeedSpread
@@ -38,9 +48,7 @@ from advreg.report.study import findings
 from advreg.report.study import to_markdown as study_to_markdown
 from advreg.report.words import NOTHING, method_name, method_order, metric_name, task_name
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDS, PAGE = ROOT / "results" / "translation", ROOT / "docs" / "results" / "translation.md"
-BENCHES = tuple(sorted((ROOT / "results" / "cost").glob("translation*.json")))
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "translation.md"
 PICTURE = "translation-norms.svg"
 
 # Zuo et al. 2021, table of the low-resource data sets: BLEU
@@ -48,104 +56,8 @@ PAPER = {
     "iwslt15-en-vi": {"standard": 30.3, "r3f": 31.6, "freelb": 31.6, "smart": 31.5, "arch": 32.0},
     "iwslt15-vi-en": {"standard": 28.7, "r3f": 30.0, "freelb": 29.6, "smart": 30.1, "arch": 30.4},
 }
-ARCH = "arch"
 METRICS = ("tokenised_bleu", "bleu", "chrf")
 REGULARISED = ("smart", "r3f", ARCH)  # of the paper's figure of gradient norms
-
-Key = tuple[str, str, int]  # task, method, seed
-
-
-# ---- records
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A comparison and its finished runs."""
-
-    name: str
-    record: CompareRecord
-    runs: Mapping[Key, RunRecord]
-
-    @property
-    def tasks(self) -> list[str]:
-        """Those that have a finished run."""
-        return [task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)]
-
-    def methods(self, task: str) -> list[str]:
-        """Those that have a finished run on a task, in the order of tables."""
-        return sorted({key[1] for key in self.runs if key[0] == task}, key=method_order)
-
-    def of(self, task: str, method: str) -> dict[int, RunRecord]:
-        """The runs of a method on a task, by seed."""
-        return {seed: run for (name, mine, seed), run in self.runs.items() if (name, mine) == (task, method)}
-
-    def asked(self, task: str, method: str) -> int:
-        """How many seeds there were to be."""
-        return sum((entry.task, entry.method) == (task, method) for entry in self.record.runs)
-
-    def title(self, task: str) -> str:
-        """A task, and the model where several comparisons may have it."""
-        return f"{task_name(task)}, {self.record.settings['model']}"
-
-    @property
-    def terms(self) -> str:
-        """What its runs share whatever the task and the method, which may have a learning rate of its own."""
-        return json.dumps({**self.record.tasks[0].settings, "options": None, "learning_rate": None}, sort_keys=True)
-
-    def settings(self, name: str) -> set[Any]:
-        """The values that a setting has in its runs."""
-        return {run.training.more.get(name) for run in self.runs.values()}
-
-    def named(self, run: RunRecord) -> str:
-        """A run's method, and what is its own."""
-        own = [f"{name} {run.training.more[name]}" for name in SHARED if len(self.settings(name)) > 1]
-        return ", ".join([method_name(run.method.name), *own])
-
-    def joined(self, other: Compared) -> Compared:
-        """One comparison of two on the same terms; a run that both were to make is the one that did not fail."""
-        mine, theirs = self.record, other.record
-        entries = sorted([*mine.runs, *theirs.runs], key=lambda run: run.error is None)  # the last one counts
-        runs = {(run.task, run.method, run.seed): run for run in entries}
-        record = replace(
-            mine,
-            status=mine.status if theirs.status == "finished" else theirs.status,
-            reference=ARCH if any(run.method == ARCH for run in runs.values()) else mine.reference,
-            tasks=list({task.name: task for task in [*mine.tasks, *theirs.tasks]}.values()),
-            choices=[*mine.choices, *theirs.choices],
-            runs=sorted(runs.values(), key=lambda run: method_order(run.method)),
-            notes=list(dict.fromkeys([*mine.notes, *theirs.notes])),
-        )
-        return Compared(self.name, record, {**other.runs, **self.runs})
-
-
-class Records:
-    """The records there are."""
-
-    def __init__(self, folder: Path, benches: Sequence[Path] = BENCHES) -> None:
-        self.folder, self._benches = folder, benches
-
-    @cached_property
-    def comparisons(self) -> list[Compared]:
-        folders = sorted(path.parent for path in self.folder.glob(f"*/{COMPARE_FILE}"))
-        alike: dict[str, Compared] = {}
-        for each in (Compared(folder.name, *read(folder)) for folder in folders):
-            if each.runs:
-                alike[each.terms] = alike[each.terms].joined(each) if each.terms in alike else each
-        return list(alike.values())
-
-    @cached_property
-    def benches(self) -> dict[str, BenchRecord]:
-        """The methods' steps timed in turns, by model."""
-        return {bench.settings["model"]: bench for bench in map(load_bench, self._benches)}
-
-    @property
-    def pairs(self) -> list[tuple[Compared, str]]:
-        """Every comparison with each of its tasks."""
-        return [(compared, task) for compared in self.comparisons for task in compared.tasks]
-
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        path = self.folder / name
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 # ---- the page
@@ -156,7 +68,7 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     found = Records(folder, benches)
     parts = [TITLE, aims(found)]
     parts += [comparison(compared, found.benches) for compared in found.comparisons]
-    parts += [schedules(found), times(found.benches), norms(found), strength(found)]
+    parts += [schedules(found), on_cpu(found), times(found.benches), norms(found), strength(found)]
     parts += [borrowed(found), *studies(folder), speed(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -239,12 +151,6 @@ def about(compared: Compared) -> str:
     return f"What all runs share: {told}. {made_by(compared.runs.values())}"
 
 
-SHARED = (
-    *("epochs", "vocabulary", "max_tokens", "update_tokens", "learning_rate", "warmup_steps", "model_dropout"),
-    *("label_smoothing", "precision", "weights", "judge"),
-)
-
-
 def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) -> str:
     """A row for each method: every score, time, and what the paper has."""
     paper = PAPER.get(task, {})
@@ -307,6 +213,28 @@ def schedule_row(run: RunRecord) -> list[str]:
         ),
         f"{run.outcome.metrics[METRICS[0]]:.1f}",
         NOTHING if paper is None else f"{paper:.1f}",
+    ]
+
+
+# ---- without a GPU
+
+
+def on_cpu(found: Records) -> str:
+    """Runs of small models on a CPU."""
+    runs = load_all(found.folder, "cpu/*/record.json")
+    if not runs:
+        return ""
+    header = ["", "weights", "epochs", "updates", metric_name("bleu"), metric_name("chrf")]
+    return "\n\n".join([CPU.strip(), table(header, [*map(cpu_row, runs)]), made_by(runs)])
+
+
+def cpu_row(run: RunRecord) -> list[str]:
+    return [
+        f"{task_name(run.task.name)}, {run.model.name}, {method_name(run.method.name)}",
+        f"{run.model.parameters:,}",
+        f"{run.training.epochs}",
+        f"{run.outcome.timing['steps']:,.0f}",
+        *(f"{run.outcome.metrics[name]:.1f}" for name in ("bleu", "chrf")),
     ]
 
 
@@ -538,113 +466,6 @@ def made_by(runs: Iterable[RunRecord]) -> str:
 def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
     made = dict.fromkeys(f"Commit {line['commit'][:7]}, {line['device']}; `{line['command']}`." for line in lines)
     return " ".join(made)
-
-
-TITLE = """
-# Machine translation
-
-Generated by `experiments/translation_page.py` from the records in `results/translation` and
-[results/cost/translation.json](../../results/cost/translation.json); `experiments/translation-*.toml` hold the
-settings and the commands. Models start from nothing, on the training set alone.
-"""
-
-SCHEDULES = """
-## Schedules that were tried
-
-One seed each, with the other settings of `experiments/translation-iwslt15.toml`, to find a schedule with which Standard
-reaches the paper's Transformer.
-"""
-
-EPOCHS = """
-## Wall time
-
-Time of the steps of an epoch in which ARCH refreshes its cache, and of the others, by `advreg bench`, where methods
-take turns on a GPU of their own; [what it costs](cost.md#a-whole-run) tells how. Median over rounds, quartiles in
-brackets. The comparisons above ran side by side on one GPU, so their own times say nothing.
-"""
-
-NORMS = """
-## Gradient norms
-
-The norm of the gradient at the steps that were logged: over the whole training, and its variance after the warm-up,
-mean over seeds.
-"""
-
-STRENGTH = """
-## How strong the penalty was
-
-As logged, over all seeds. ‖δ‖ is that of a pair of sentences, each of which has a ball of its own. Predictions of two
-passes differ by their dropout masks too, so a penalty is there without any δ.
-"""
-
-BORROWED = """
-## What a borrowed perturbation does
-
-A trained model, and perturbations as ARCH makes them: its ascent for a tenth of the training pairs, which are cached;
-other pairs borrow from a neighbour. KL(f(x) ‖ f(x+δ)) with dropout off, so that δ alone moves the prediction; in the
-last row there is no δ, and two passes have different dropout masks. Means over pairs; in brackets the 95 % confidence
-interval of a difference, pair by pair.
-"""
-
-NEIGHBOURS = """
-## Whose perturbation is borrowed
-
-ARCH finds neighbours by the token embeddings the model has before training, which are random when it starts from
-nothing. Beside that: neighbours by the embeddings of a model that was trained on the same text
-(`--neighbour-embeddings`), and random ones.
-"""
-
-DROPOUT = """
-## What is left without dropout
-
-ARCH with the same dropout masks in both passes, so that the penalty sees the perturbation alone; beside it fresh masks,
-as everywhere else.
-"""
-
-STUDIES = {"neighbours": NEIGHBOURS, "dropout": DROPOUT}  # by folder
-
-SPEED = """
-## Training speed
-
-Standard in our trainer beside a bare PyTorch loop over the same batches, data loading included, in turns; target tokens
-a second, padding not counted, medians over rounds. In brackets: least and most. Widths of 8: those of a batch are
-rounded up to a multiple of it. Compiled: both under `torch.compile`, after all shapes of an epoch were seen.
-"""
-
-DECODING = """
-## Decoding
-
-A trained model translates the test set with its lines in several orders and its batches of several sizes; each
-translation is put back in its place and compared with the first.
-"""
-
-READING = """
-## How to read it
-
-- The paper's figures are BLEU after its own preprocessing; compare differences between methods, not scores.
-- Every method trains for the same number of epochs, so the time is part of the result.
-- **Most of the penalty is dropout.** On Multi30k R3F's perturbation is a sixtieth of ARCH's, next to nothing; its
-  penalty in the last epoch is as large, and so is its score. What both penalise is that two passes with different masks
-  predict differently, which is what R-Drop does without any perturbation. SMART's perturbation, the longest, adds a
-  seventh to the penalty and half a point, within chance. On IWSLT'15 En-Vi its perturbation is 2.6 times as long as
-  ARCH's and its penalty 4 % larger. The [parameter study](studies.md) on Multi30k, where no setting of the cache
-  mattered, says the same; so do the norms of the gradient, which hardly differ.
-- FreeLB and FreeAT train on perturbed text alone. With the ε = 0.1 of the others FreeLB learnt nothing of the source:
-  on IWSLT'15 En-Vi a validation BLEU of 0.5 after 5 epochs and of 0.0 after 10, where Standard had 12.3 and 24.4
-  (commit ed8ed4a; stopped there, so there is no record). With ε = 0.03, which `--preset translation` now gives it, it
-  learns: 34 to 35 on Multi30k's validation set after 10 epochs, where Standard had 36 (commit 80b0976; stopped there,
-  for the time). FreeAT in its own ball, 0.01 for each entry of a token, had 2 and less after 15 epochs; now the preset
-  gives it FreeLB's.
-- **At 32,768 tokens the trainer loses a fifth to the bare loop.** It waited once an update to see whether the gradient
-  is finite, and fetched the next batches after that, with nothing for the GPU to do; the loop fetches them while it
-  computes. That a worker makes the batches did not help. Since then no update waits; that is still to be measured.
-  At 8,192 tokens its figure is 2 % too high: the last update of an epoch is shorter, so that 88 batches were trained on
-  and 90 counted; now the tokens are counted.
-- Lines that differ in another order: batches were composed by length and then by order, and bf16 rounds differently in
-  other company. Since then they are composed by what the sentences are, and the order changes nothing.
-- One seed says nothing of chance. Where there are several, ± is the standard deviation over them, and differences have
-  a confidence interval.
-"""
 
 
 if __name__ == "__main__":

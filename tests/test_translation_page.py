@@ -287,6 +287,15 @@ def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_comm
     assert "Commit ccccccc, a GPU, torch 2.0; `advreg compare --seeds 2`." in page
 
 
+def test_a_run_on_a_cpu_is_told_with_the_size_of_its_model(translation: ModuleType, tmp_path: Path) -> None:
+    run = translated("standard", 0, 36.72, (1.0, 1.0))
+    steps = replace(run.outcome, timing={"steps": 2448.0})
+    run = replace(run, model=replace(run.model, name="tiny", parameters=1_436_672), outcome=steps)
+    run.save(tmp_path / "cpu" / "en-vi" / "record.json")
+    page = translation.page(tmp_path, [])
+    assert "| IWSLT'15 En-Vi, tiny, Standard | 1,436,672 | 4 | 2,448 | 34.7 | 50.0 |" in page
+
+
 def test_borrowed_perturbations_stand_beside_dropout_and_a_random_neighbours(
     translation: ModuleType, tmp_path: Path
 ) -> None:
