@@ -55,6 +55,14 @@ def test_there_are_no_more_workers_than_jobs(tmp_path: Path) -> None:
     assert len(started) <= 2
 
 
+@pytest.mark.parametrize(("size", "order"), [(1, "abcd"), (2, "bdac")])
+def test_side_by_side_the_dearest_job_begins_first_and_alone_each_in_its_turn(size: int, order: str) -> None:
+    seen = Seen()
+    costs = {"a": 1.0, "b": 3.0, "c": 1.0, "d": 2.0}
+    Runner(size).run([Job(name, Path(), Answer(name), cost) for name, cost in costs.items()], seen)
+    assert seen.names == list(order)
+
+
 def test_a_job_that_has_ended_may_bring_others() -> None:
     def then(ended: Ended) -> list[Job]:
         number = ended.value[0]

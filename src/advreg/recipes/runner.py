@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
@@ -261,7 +260,7 @@ class Runner:
         then: Callable[[Ended], Iterable[Job]] = lambda _: (),
     ) -> list[Ended]:
         """All jobs, and those that ``then`` adds when one has ended; KeyboardInterrupt when the user stops them."""
-        waiting, done = deque(jobs), list[Ended]()
+        waiting, done = list(jobs), list[Ended]()
         with _Stop() as stop:
             try:
                 while waiting or any(worker.job for worker in self._workers):
@@ -278,15 +277,20 @@ class Runner:
                 self._end_all(stop)
         return done
 
-    def _hand_out(self, waiting: deque[Job], watcher: Watcher) -> None:
+    def _hand_out(self, waiting: list[Job], watcher: Watcher) -> None:
         while waiting:
             idle = next((worker for worker in self._workers if worker.job is None), None)
             if idle is None and len(self._workers) == self.size:
                 return
             worker = idle or self._start()
-            job = waiting.popleft()
+            job = self._next(waiting)
             worker.take(job)
             watcher.started(job)
+
+    def _next(self, waiting: list[Job]) -> Job:
+        """In their order; where several go side by side the dearest first, or one might be left to run alone."""
+        costs = [job.cost for job in waiting]
+        return waiting.pop(costs.index(max(costs)) if self.size > 1 else 0)
 
     def _start(self) -> _Worker:
         device = self._least_used()
