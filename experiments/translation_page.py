@@ -347,13 +347,13 @@ def borrowed(found: Records) -> str:
             [
                 name,
                 f"{way['norm']:.3f}",
-                f"{way['moved']:.2g}",
-                f"{way['moved'] / masks:.1%}",
+                f"{1000 * way['moved']:.3g}",
+                f"{100 * way['moved'] / masks:.2f} %",
                 against_random(way.get("more_than_random")),
             ]
             for name, way in line["ways"].items()
         ]
-        header = ["δ", "‖δ‖", "KL a token", "of what masks do", "KL, minus a random neighbour's"]
+        header = ["δ", "‖δ‖", "1000 KL a token", "of what masks do", "1000 KL, minus a random neighbour's"]
         parts.append(f"{about_model(line)}\n\n{table(header, rows)}")
     return (
         "\n\n".join(
@@ -370,8 +370,8 @@ MASKS = "none, other dropout masks"
 def against_random(more: Mapping[str, Any] | None) -> str:
     if more is None:
         return NOTHING
-    low, high = more["interval"]
-    return f"{more['mean']:+.1g} [{low:+.1g}, {high:+.1g}]"
+    mean, low, high = (f"{1000 * value:+.2g}" for value in (more["mean"], *more["interval"]))
+    return f"{mean} [{low}, {high}]"
 
 
 def about_model(line: Mapping[str, Any]) -> str:

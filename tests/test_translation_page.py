@@ -314,9 +314,9 @@ def test_borrowed_perturbations_stand_beside_dropout_and_a_random_neighbours(
     (tmp_path / "borrowed.jsonl").write_text(json.dumps(line))
     page = translation.page(tmp_path, [])
     assert "IWSLT'15 En-Vi, small, Standard for 18 epochs (sacreBLEU 31.2), dropout 0.1, ε 0.1; 2,900 pairs are" in page
-    assert "| own | 0.141 | 0.05 | 50.0% | – |" in page
-    assert "| borrowed: nearest | 0.060 | 0.0015 | 1.5% | +0.0005 [-0.0001, +0.001] |" in page
-    assert "| none, other dropout masks | 0.000 | 0.1 | 100.0% | – |" in page
+    assert "| own | 0.141 | 50 | 50.00 % | – |" in page
+    assert "| borrowed: nearest | 0.060 | 1.5 | 1.50 % | +0.52 [-0.1, +1.2] |" in page
+    assert "| none, other dropout masks | 0.000 | 100 | 100.00 % | – |" in page
     assert "Commit eeeeeee, a GPU; `advreg train`. Commit ddddddd, a CPU; `x y`." in page
 
 
