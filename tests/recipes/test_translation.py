@@ -14,7 +14,7 @@ from advreg import health
 from advreg import record as records
 from advreg.core.schedule import Clock
 from advreg.hf.finite import NonFiniteLossError
-from advreg.hf.subwords import Subwords
+from advreg.hf.subwords import SubwordError, Subwords
 from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.methods.base import StepReport
 from advreg.methods.standard import Standard
@@ -159,6 +159,44 @@ def test_with_a_gpu_a_worker_makes_the_batches_of_the_next_update(
     accumulated = job.fields["gradient_accumulation_steps"]
     assert accumulated > 2
     assert (loader.prefetch_factor, loader.num_workers) == (accumulated + 1 if workers else None, workers)
+
+
+def test_a_run_may_go_on_from_a_trained_translator_with_its_subwords_on_other_text(
+    settings: TranslationSettings, tmp_path: Path
+) -> None:
+    first = dataclasses.replace(settings, methods=("standard",), options={})
+    carry_out(first)
+    trained = Path(str(first.output)) / "standard-seed3"
+    other = write_numbers(tmp_path / "other", train=30, valid=10, test=10)
+    still = dataclasses.replace(
+        first, data=str(other), model=str(trained), model_dropout=0.25, vocabulary=9999, epochs=1,
+        learning_rate=1e-12, output=str(tmp_path / "on"),
+    )  # fmt: skip
+    record, said = carry_out(still)
+    assert not any("learning" in line for line in said)
+    one, two = (
+        load_file(folder / "model" / "model.safetensors") for folder in (trained, tmp_path / "on/standard-seed3")
+    )
+    assert all(torch.allclose(one[name], two[name], atol=1e-9) for name in one)  # it began where the other ended
+    assert Translator.load(tmp_path / "on/standard-seed3").model.config.dropout == 0.25
+    protos = [Subwords.load(folder).source.proto for folder in (trained / "model", tmp_path / "on" / "subwords")]
+    assert protos[0] == protos[1]
+    assert record.task.details["vocabulary"] == {"source": 55, "target": 55}
+    again, said = carry_out(still, resume=True)
+    assert again == record.portable()
+
+
+def test_a_model_that_is_no_translator_is_refused_before_anything_is_written(
+    settings: TranslationSettings, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        SettingsError, match=r"model must be .*, or the folder of a translation run, got 'transformer-bse'"
+    ):
+        dataclasses.replace(settings, model="transformer-bse")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SubwordError, match=r"empty' must hold source\.spm"):
+        carry_out(dataclasses.replace(settings, model=str(tmp_path / "empty")))
+    assert not Path(str(settings.output)).exists()
 
 
 def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(settings: TranslationSettings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,8 +143,17 @@ def load_tokenizer(name: str, texts: Sequence[str], max_length: int, trust_remot
     return tokenizer
 
 
-def load_any(name: str, dtype: str = "float32", trust_remote_code: bool = False) -> Any:
-    """A model with the head its checkpoint was saved with; a bare encoder gets a new classification head."""
+def load_any(
+    name: str, dtype: str = "float32", trust_remote_code: bool = False, settings: Mapping[str, Any] | None = None
+) -> Any:
+    """A model with the head its checkpoint was saved with; a bare encoder gets a new classification head.
+
+    Args:
+        name: ``"minilm"``, ``"mpnet"``, a folder or a hub name.
+        dtype: of the weights.
+        trust_remote_code: may code that comes with the model be run?
+        settings: of the configuration, instead of the checkpoint's.
+    """
     kind = getattr(torch, dtype, None)
     if kind not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         raise ModelError(f"dtype must be float32, float16, bfloat16 or float64, got '{dtype}'")
@@ -153,12 +162,12 @@ def load_any(name: str, dtype: str = "float32", trust_remote_code: bool = False)
             f"model '{SCRATCH}' is built from the training texts by advreg train, and is nothing before; give the "
             f"model folder of a run, {', '.join(SHORTHANDS)}, or a hub name"
         )
-    config = _from(AutoConfig, name, trust_remote_code)
+    config = _from(AutoConfig, name, trust_remote_code, **(settings or {}))
     for architecture in config.architectures or []:
         cls = getattr(transformers, architecture, None)
         if cls is not None and architecture.endswith(("Classification", "Generation", "LM", "LMHeadModel", "MTModel")):
-            return _from(cls, name, trust_remote_code, dtype=kind)
-    return _from(AutoModelForSequenceClassification, name, trust_remote_code, dtype=kind)
+            return _from(cls, name, trust_remote_code, config=config, dtype=kind)
+    return _from(AutoModelForSequenceClassification, name, trust_remote_code, config=config, dtype=kind)
 
 
 def _from(cls: Any, name: str, trust: bool, **options: Any) -> Any:

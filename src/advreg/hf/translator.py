@@ -54,8 +54,16 @@ class Translator:
         self.model, self.subwords, self.decoding = model, subwords, decoding
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str | None = None) -> Translator:
-        """What :meth:`save` wrote: a model folder that transformers can read, with the subwords beside it."""
+    def load(
+        cls, folder: str | os.PathLike[str], device: str | None = None, dropout: float | None = None
+    ) -> Translator:
+        """What :meth:`save` wrote: a model folder that transformers can read, with the subwords beside it.
+
+        Args:
+            folder: of the model, or of the run that made it.
+            device: by default the GPU if there is one.
+            dropout: of a further training, instead of the model's own.
+        """
         place, folder = _device(device), Path(folder)
         if not folder.is_dir():
             raise ModelError(
@@ -65,7 +73,7 @@ class Translator:
         if not (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file():
             folder = folder / "model"  # the run's folder
         subwords = Subwords.load(folder)
-        model = load_any(str(folder))
+        model = load_any(str(folder), settings={} if dropout is None else {"dropout": dropout})
         sizes = len(subwords.source), len(subwords.target)
         config = model.config
         wanted = config.vocab_size, getattr(config, "decoder_vocab_size", None) or config.vocab_size

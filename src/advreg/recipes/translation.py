@@ -127,6 +127,8 @@ def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | 
     """Those that were learnt before, or new ones; learning them again gives the same."""
     if folder is not None and _kept_facts(folder) == json.dumps(_subword_facts(settings, data)).encode():
         return Subwords.load(folder)
+    if settings.start is not None:
+        return Translator.load(settings.start, "cpu").subwords
     train = data.splits[TRAIN]
     each = "" if settings.joint else " for each language"
     notice(f"{data.name}: learning {settings.vocabulary:,} subwords{each} from {len(train):,} pairs of lines")
@@ -137,6 +139,8 @@ def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | 
 
 def _subword_facts(settings: TranslationSettings, data: ParallelData) -> dict[str, Any]:
     """What decides the subwords."""
+    if settings.start is not None:
+        return {"model": settings.model}
     text = ParallelData("", data.languages, {TRAIN: data.splits[TRAIN]}).fingerprint()
     return {**{name: getattr(settings, name) for name in _SUBWORD_FACTS}, "text": text}
 
@@ -222,16 +226,7 @@ def run(plan: Plan, on_step: OnStep, notice: Notice, resume: bool) -> records.Ru
 def make_job(plan: Plan) -> TranslationJob:
     """Model, batches and settings of a plan; nothing is written yet."""
     settings, prepared = plan.settings, plan.prepared
-    subwords = prepared.subwords
-    model = build_translator(
-        settings.model,
-        len(subwords.source),
-        None if subwords.joint else len(subwords.target),
-        settings.model_dropout,
-        _POSITIONS,
-        plan.seed,
-        SPECIAL,
-    )
+    subwords, model = prepared.subwords, first_model(settings, prepared.subwords, plan.seed)
     find_sites(model, settings.site)
     validated = validation_text(prepared.data.splits[VALID], settings.validate_sentences)
     tokenised = prepared.data.tokenised
@@ -264,6 +259,21 @@ def make_job(plan: Plan) -> TranslationJob:
     fields = training_fields(settings, job, plan.seed)
     training_arguments(plan.folder, settings.precision, fields)  # refuses bad ones before anything is written
     return dataclasses.replace(job, fields=fields)
+
+
+def first_model(settings: TranslationSettings, subwords: Subwords, seed: int) -> Any:
+    """A model with random weights, or the trained one to go on from."""
+    if settings.start is not None:
+        return Translator.load(settings.start, "cpu", settings.model_dropout).model.train()
+    return build_translator(
+        settings.model,
+        len(subwords.source),
+        None if subwords.joint else len(subwords.target),
+        settings.model_dropout,
+        _POSITIONS,
+        seed,
+        SPECIAL,
+    )
 
 
 def validation_text(text: Bitext, count: int) -> Bitext:

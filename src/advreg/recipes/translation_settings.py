@@ -70,9 +70,11 @@ class TranslationSettings(RunSettings):
     test_source: str | None = setting(None, "text that is scored at the end")
     test_target: str | None = setting(None, "its translations")
     tokenised: bool | None = setting(None, "is the text tokenised? adds tokenised BLEU; known corpora know")
-    model: str = setting("transformer-iwslt", f"one of {', '.join(MODELS)}")
+    model: str = setting("transformer-iwslt", f"one of {', '.join(MODELS)}, or a trained translator's folder")
     model_dropout: float | None = setting(None, "dropout of the model, instead of its own")
-    vocabulary: int = setting(10_000, "subwords of both languages together, or of each with --joint no")
+    vocabulary: int = setting(
+        10_000, "subwords of both languages together, or of each with --joint no; a trained model brings its own"
+    )
     joint: bool = setting(True, "one vocabulary for both languages?")
     subwords: Kind = setting("bpe", "how sentencepiece finds subwords")
     character_coverage: float = setting(1.0, "share of the characters that get a subword")
@@ -115,6 +117,11 @@ class TranslationSettings(RunSettings):
 
     _own_flags = _OWN_FLAGS
 
+    @property
+    def start(self) -> Path | None:
+        """The trained translator to go on from, whose subwords are kept too; none: a model from nothing."""
+        return None if self.model in MODELS else Path(self.model)
+
     def method(self, name: str) -> Method:
         """A new instance of one of the methods: the options of the preset, then those given."""
         usual = {} if self.preset is None else preset(self.preset, name)
@@ -147,9 +154,10 @@ class TranslationSettings(RunSettings):
         if not 0 < self.character_coverage <= 1:
             raise SettingsError(f"character_coverage must be above 0 and at most 1, got {self.character_coverage}")
         check_positive("learning_rate", self.learning_rate)
-        if self.model not in MODELS:
+        if self.start is not None and not self.start.is_dir():
             raise SettingsError(
-                f"model must be one of {', '.join(MODELS)}, got '{self.model}'{suggest(self.model, MODELS)}"
+                f"model must be one of {', '.join(MODELS)}, or the folder of a translation run, got '{self.model}'"
+                f"{suggest(self.model, MODELS)}"
             )
 
     def _check_data(self) -> None:
