@@ -15,6 +15,7 @@ import transformers
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from advreg.hf.allocation import keep_freed_memory
 from advreg.hf.arguments import training_arguments
 from advreg.hf.attention import for_any_shape
 from advreg.hf.checkpoint import last_whole_checkpoint
@@ -103,6 +104,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends exactly as if it had
     never stopped.
     """
+    keep_freed_memory()
     trainer = _trainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from advreg.core.progress import Progress
 from advreg.core.shard import Shard
+from advreg.hf.allocation import keep_freed_memory
 from advreg.hf.arguments import training_arguments
 from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import Snapshots, set_weights
@@ -330,6 +331,7 @@ def train_translator(job: TranslationJob, on_step: OnStep | None = None, resume:
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends exactly as if it had
     never stopped.
     """
+    keep_freed_memory()
     trainer = TranslationTrainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
