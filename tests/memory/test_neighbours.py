@@ -310,7 +310,6 @@ def test_faiss_that_is_not_installed_is_named_with_what_to_install(monkeypatch: 
 @few
 @given(st.integers(0, 8), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), seeds)
 def test_faiss_looks_through_all_of_few_anchors(queries: int, anchors: int, count: int, width: int, seed: int) -> None:
-    pytest.importorskip("faiss")
     count = min(count, anchors)
     vectors = torch.randn(queries + anchors, width + 1, generator=seeded(seed))
     found = search(vectors[:queries], vectors[queries:], count, "faiss")
@@ -318,7 +317,6 @@ def test_faiss_looks_through_all_of_few_anchors(queries: int, anchors: int, coun
 
 
 def test_faiss_finds_nearly_all_among_many_anchors_and_the_same_each_time() -> None:
-    pytest.importorskip("faiss")
     centres = torch.randn(50, 33, generator=seeded(0))  # an odd width
     vectors = centres[torch.randint(50, (6000,), generator=seeded(1))] + torch.randn(6000, 33, generator=seeded(2))
     rows, told = torch.arange(0, 1000, 2), list[int]()
