@@ -340,7 +340,9 @@ def strength(found: Records) -> str:
 def borrowed(found: Records) -> str:
     """How far predictions move by a pair's own perturbation, by a borrowed one, and by dropout."""
     lines = found.lines("borrowed.jsonl")
-    parts = []
+    if not lines:
+        return ""
+    parts = [BORROWED.strip()]
     for line in lines:
         masks = line["ways"][MASKS]["moved"]
         rows = [
@@ -355,13 +357,7 @@ def borrowed(found: Records) -> str:
         ]
         header = ["δ", "‖δ‖", "1000 KL a token", "of what masks do", "1000 KL, minus a random neighbour's"]
         parts.append(f"{about_model(line)}\n\n{table(header, rows)}")
-    return (
-        "\n\n".join(
-            [BORROWED.strip(), *parts, provenance([part for line in lines for part in (line["trained"], line)])]
-        )
-        if parts
-        else ""
-    )
+    return "\n\n".join([*parts, provenance([made for line in lines for made in (line["trained"], line)])])
 
 
 MASKS = "none, other dropout masks"

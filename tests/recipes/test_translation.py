@@ -14,7 +14,7 @@ from advreg import health
 from advreg import record as records
 from advreg.core.schedule import Clock
 from advreg.hf.finite import NonFiniteLossError
-from advreg.hf.subwords import SubwordError, Subwords
+from advreg.hf.subwords import SubwordError, Subwords, learn_subwords
 from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.methods.base import StepReport
 from advreg.methods.standard import Standard
@@ -184,6 +184,9 @@ def test_a_run_may_go_on_from_a_trained_translator_with_its_subwords_on_other_te
     assert record.task.details["vocabulary"] == {"source": 55, "target": 55}
     again, said = carry_out(still, resume=True)
     assert again == record.portable()
+    learn_subwords(["a b c"] * 9, ["1 2 3"] * 9, 11).save(trained / "model")  # as another training there would
+    with pytest.raises(SettingsError, match=r"standard-seed3 cannot go on, .*: start_subwords was \w{64}, is \w{64}"):
+        carry_out(still, resume=True)
 
 
 def test_a_model_that_is_no_translator_is_refused_before_anything_is_written(

@@ -7,6 +7,7 @@ A folder holds them as a ``MarianTokenizer`` of transformers does, which can be 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -21,7 +22,7 @@ SPECIAL: Mapping[str, int] = {"bos": BEGIN, "pad": PADDING, "eos": END}
 Kind = Literal["bpe", "unigram"]
 
 _SOURCE, _TARGET, _IDS, _TARGET_IDS = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
-_TOKENIZER = "tokenizer_config.json"
+_TOKENIZER, _CONFIG = "tokenizer_config.json", "config.json"
 
 
 class SubwordError(ValueError):
@@ -88,6 +89,10 @@ class Subwords:
     def joint(self) -> bool:
         return self.source is self.target
 
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.source.proto + self.target.proto).hexdigest()
+
     def save(self, folder: Path, positions: int | None = None) -> None:
         """Write what a MarianTokenizer reads; each file is there whole or not at all.
 
@@ -119,6 +124,12 @@ class Subwords:
             )
         source = _read(folder / _SOURCE)
         return cls(source, _read(folder / _TARGET) if (folder / _TARGET_IDS).is_file() else source)
+
+
+def translator_folder(folder: Path) -> Path:
+    """Where a translator itself lies: in the folder given, or in the ``model`` of a run's."""
+    is_run = not (folder / _CONFIG).is_file() and (folder / "model" / _CONFIG).is_file()
+    return folder / "model" if is_run else folder
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

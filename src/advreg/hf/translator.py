@@ -30,7 +30,7 @@ from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import first_decides, process_count
 from advreg.hf.run import OnStep, Result, checkpoint_at, keep_logs, report_steps, step_to_resume
-from advreg.hf.subwords import SubwordError, Subwords
+from advreg.hf.subwords import SubwordError, Subwords, translator_folder
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, ModelTask
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
@@ -71,8 +71,7 @@ class Translator:
                 f"model must be the model folder of a translation run, got '{folder}', "
                 f"{'a file' if folder.exists() else 'which does not exist'}"
             )
-        if not (folder / "config.json").is_file() and (folder / "model" / "config.json").is_file():
-            folder = folder / "model"  # the run's folder
+        folder = translator_folder(folder)
         subwords = Subwords.load(folder)
         model = load_any(str(folder), settings={} if dropout is None else {"dropout": dropout})
         sizes = len(subwords.source), len(subwords.target)

@@ -20,7 +20,7 @@ from advreg.hf.decoding import Decoding
 from advreg.hf.injection import find_sites
 from advreg.hf.ranks import first_decides, is_first_process, process_count
 from advreg.hf.run import Result, device_name, usual_fields
-from advreg.hf.subwords import SPECIAL, Subwords, learn_subwords
+from advreg.hf.subwords import SPECIAL, Subwords, learn_subwords, translator_folder
 from advreg.hf.translator import (
     TranslationJob,
     Translator,
@@ -124,11 +124,11 @@ def encode_pairs(text: Bitext, subwords: Subwords) -> Pairs:
 
 
 def _subwords(settings: TranslationSettings, data: ParallelData, folder: Path | None, notice: Notice) -> Subwords:
-    """Those that were learnt before, or new ones; learning them again gives the same."""
+    """Those of the model to go on from, those that were learnt before, or new ones; learning again gives the same."""
+    if settings.start is not None:
+        return Subwords.load(translator_folder(settings.start))
     if folder is not None and _kept_facts(folder) == json.dumps(_subword_facts(settings, data)).encode():
         return Subwords.load(folder)
-    if settings.start is not None:
-        return Translator.load(settings.start, "cpu").subwords
     train = data.splits[TRAIN]
     each = "" if settings.joint else " for each language"
     notice(f"{data.name}: learning {settings.vocabulary:,} subwords{each} from {len(train):,} pairs of lines")

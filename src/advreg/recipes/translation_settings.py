@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from advreg.hf.subwords import Subwords, translator_folder
 from advreg.methods import Method, create, preset
 from advreg.methods.base import suggest
 from advreg.methods.presets import Preset
@@ -141,7 +142,10 @@ class TranslationSettings(RunSettings):
         free = ("task", "data", "methods", "seeds", "output", "options")
         files = [f"{split}_{side}" for split in (TRAIN, VALID, TEST) for side in ("source", "target")]
         names = [field.name for field in dataclasses.fields(self) if field.name not in (*free, *files)]
-        return {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in names}
+        if self.start is not None:  # what is in that folder may change, and other subwords would be other words
+            facts["start_subwords"] = Subwords.load(translator_folder(self.start)).fingerprint
+        return facts
 
     def _check_numbers(self) -> None:
         at_least_one = (
