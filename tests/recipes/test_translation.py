@@ -147,13 +147,18 @@ def test_beside_a_test_set_only_the_sentences_of_validations_are_translated_in_t
     [("cpu", None, 0), ("cpu", 2, 2), ("a GPU", None, 1), ("a GPU", 2, 2), ("a GPU", 0, 0)],
 )
 def test_with_a_gpu_a_worker_makes_the_batches_of_the_next_update(
-    settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch, device: str, given: int | None, workers: int
+    settings: TranslationSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    device: str,
+    given: int | None,
+    workers: int,
 ) -> None:
     prepared = prepare_data(settings, load_parallel(settings), None, lambda _: None)
     monkeypatch.setattr(translation, "device_name", lambda: device)
     training = {} if given is None else {"dataloader_num_workers": given}
     asked = dataclasses.replace(settings, max_tokens=64, update_tokens=200, training=training)
-    job = make_job(Plan(asked, prepared, "arch", 0, Path("nowhere")))
+    job = make_job(Plan(asked, prepared, "arch", 0, tmp_path))
     assert job.fields.get("dataloader_num_workers", 0) == workers
     loader = TranslationTrainer(job).get_train_dataloader()  # refuses what is for workers where there are none
     accumulated = job.fields["gradient_accumulation_steps"]
