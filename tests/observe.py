@@ -312,12 +312,9 @@ def within(mode: Any, work: Any) -> Any:
         return work()
 
 
-def reads_outside_of_passes(trainer: Any) -> int:
-    """How often a value is read off a tensor in a whole training, the forward passes left out."""
-    everywhere, in_passes, task = Reads(), Reads(), trainer.task
-    forward = task._forward
-    task._forward = lambda *given: within(in_passes, lambda: forward(*given))
-    trainer._make_task = lambda: task
-    trainer.data_collator.limits = None  # they look at batches that are still on the host
+def reads_in_training(trainer: Any) -> int:
+    """How often a value is read off a tensor in a whole training; what looks at batches on the host is left out."""
+    everywhere, on_host, collator = Reads(), Reads(), trainer.data_collator
+    trainer.data_collator = lambda rows: within(on_host, lambda: collator(rows))
     within(everywhere, trainer.train)
-    return everywhere.count - in_passes.count
+    return everywhere.count - on_host.count

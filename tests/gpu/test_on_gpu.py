@@ -10,6 +10,7 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core import ball
+from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball
 from advreg.core.divergence import divergence
 from advreg.core.perturbation import Perturbation, scatter_real
@@ -17,6 +18,7 @@ from advreg.core.schedule import Clock
 from advreg.hf.architectures import build_translator
 from advreg.hf.compiling import compile_layers, compiled
 from advreg.hf.finite import NonFiniteLossError
+from advreg.hf.masks import PADDED, padding_of
 from advreg.hf.survey import survey, to_device
 from advreg.hf.task import IGNORED, SAMPLE_ID, ModelTask, cross_entropy
 from advreg.hf.trainer import AdversarialTrainer
@@ -293,23 +295,55 @@ class QuietAfter(TrainerCallback):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def without_mask(rows):
-    """Transformers looks whether a mask is all ones, for which the host waits; rows of one length need none."""
-    return {name: value for name, value in collate(rows).items() if name != "attention_mask"}
-
-
-@pytest.mark.parametrize("name", ["standard", "arch"])  # noise is drawn for as many tokens as are read off a mask
+@pytest.mark.parametrize("name", registry)
 def test_no_update_waits_for_the_gpu(tmp_path, name):
     near = {"accelerator_config": {"non_blocking": True}}  # else a batch that is copied waits for all before it
     run = trainer(tmp_path, name, max_steps=6, logging_strategy="no", save_strategy="no", **near)
-    run.train_dataset = [row for row in samples(run.model, 96) if len(row["input_ids"]) == 6][:24]
-    run.data_collator.collator = without_mask
     run.add_callback(QuietAfter(4))  # ARCH has refreshed its cache
     try:
         run.train()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert run.state.global_step == 6
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("name", ["standard", "r3f", "smart", "freelb"])
+def test_no_step_of_a_translator_waits_for_the_gpu(name, is_compiled):
+    torch.manual_seed(0)
+    model = build_translator("transformer-small", 2000, dropout=0.1).to(CUDA)
+    if is_compiled:
+        compile_layers(model)
+    task = ModelTask(model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16))
+    method = create(name)
+    batches = [tiny_batch(model, seed=seed, lengths=[9 + seed, 5, 7]) for seed in range(3)]
+    ready = [{**to_device(batch, CUDA), PADDED: padding_of(batch)} for batch in batches]
+    for batch in ready * 2:  # compiled for any shape by then
+        method.step(task, batch, Clock(0, 0))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in ready:
+            method.step(task, batch, Clock(0, 0))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["smart", "freelb", "freeat"])
+def test_an_ascent_that_is_not_finite_on_the_gpu_stops_the_run_before_it_reaches_a_weight(tmp_path, name, monkeypatch):
+    run, weights = trainer(tmp_path, name, logging_strategy="no", save_strategy="no"), Weights()
+    direction = Ascent.direction
+
+    def spoilt(ascent, gradient, ball):
+        spoils = run.state.global_step == 2
+        return direction(ascent, gradient.map(lambda values, _: values / 0) if spoils else gradient, ball)
+
+    monkeypatch.setattr(Ascent, "direction", spoilt)
+    run.add_callback(weights)
+    with pytest.raises(NonFiniteLossError, match=r"step 2 \(epoch 0\), sample ids"):
+        run.train()
+    assert all(bool(torch.isfinite(value).all()) for value in run.model.parameters())
+    if name != "freeat":  # which has made a finite update in that step
+        assert all(torch.equal(value, weights.seen[1][name]) for name, value in run.model.named_parameters())
 
 
 def test_a_gradient_that_is_not_finite_on_the_gpu_reaches_no_weight_and_is_named_by_its_step(tmp_path):

@@ -14,7 +14,7 @@ from advreg.hf.finite import NonFiniteLossError, Update, Withholding
 from advreg.memory.late import LateCheck
 from advreg.methods import create
 from advreg.methods.base import StepReport
-from observe import BadGradient, Weights, reads_outside_of_passes
+from observe import BadGradient, Weights, reads_in_training
 from tiny_runs import same_end, tiny_trainer
 
 FUSED: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -139,12 +139,12 @@ def test_the_optimizer_is_given_back_without_a_flag(slow: None, tmp_path: Path) 
 def test_the_host_waits_for_nothing_but_the_flag_of_the_update_before(slow: None, tmp_path: Path) -> None:
     quiet = {"size": 40, "save_strategy": "no", "logging_strategy": "no"}
     few, many = (
-        reads_outside_of_passes(tiny_trainer(tmp_path / str(updates), create("standard"), max_steps=updates, **quiet))
+        reads_in_training(tiny_trainer(tmp_path / str(updates), create("standard"), max_steps=updates, **quiet))
         for updates in (3, 9)
     )
     assert many - few == 9 - 3
     waiting = tiny_trainer(tmp_path / "waiting", create("standard"), max_steps=9, optim="sgd", **quiet)
-    assert reads_outside_of_passes(waiting) > many
+    assert reads_in_training(waiting) > many
 
 
 def test_the_first_loss_that_is_not_finite_is_named_before_the_norm() -> None:

@@ -20,7 +20,7 @@ from advreg.hf.checkpoint import checkpoints
 from advreg.hf.finite import NonFiniteLossError
 from advreg.methods import create
 from advreg.methods.base import StepReport
-from observe import BadGradient, Weights, reads_outside_of_passes
+from observe import BadGradient, Weights, reads_in_training
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
@@ -110,7 +110,7 @@ def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_a
             tmp_path / str(steps), create("standard"), per_device_train_batch_size=8 // steps, max_steps=1,
             gradient_accumulation_steps=steps, logging_nan_inf_filter=False, save_strategy="no",
         )  # fmt: skip
-        counts.append(reads_outside_of_passes(trainer))
+        counts.append(reads_in_training(trainer))
     assert counts[0] == counts[1] > 0  # what an update reads before it is made, and what is logged
 
 

@@ -17,6 +17,7 @@ from advreg.bench.settings import BenchSettings, Shape, Spec
 from advreg.bench.workload import Workload
 from advreg.core.schedule import Clock
 from advreg.hf.injection import bare
+from advreg.hf.masks import PADDED
 from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
 from advreg.hf.task import SAMPLE_ID, ModelTask, prediction_of
 from advreg.methods import Method, Smart, Standard, StepReport, Task
@@ -56,7 +57,7 @@ def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]
     rows: list[dict[str, Tensor]] = []
     for number in range(batches):
         batch = workload.batches[number % len(workload.batches)]
-        tensors = {name: value.cpu() for name, value in batch.items() if name != SAMPLE_ID}
+        tensors = {name: value.cpu() for name, value in batch.items() if name not in (SAMPLE_ID, PADDED)}
         rows += [{name: value[row] for name, value in tensors.items()} for row in range(workload.shape.batch)]
     return rows
 

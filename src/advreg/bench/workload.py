@@ -14,6 +14,7 @@ from advreg.core.ball import Start
 from advreg.core.perturbation import Perturbation
 from advreg.hf.data import Limits
 from advreg.hf.doctor import random_batch
+from advreg.hf.masks import PADDED, padding_of
 from advreg.hf.task import SAMPLE_ID, ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.methods import Arch
@@ -87,9 +88,9 @@ def draw_lengths(samples: int, tokens: int, padding: float, generator: torch.Gen
 
 
 def make_batch(task: ModelTask, ids: Tensor, lengths: Tensor, width: int, seed: int) -> Batch:
-    """Random tokens for these samples, on the model's device."""
+    """Random tokens for these samples, on the model's device; with all that a trainer's batch says of them."""
     batch: Batch = dict(random_batch(task.model, seed, lengths[ids].tolist(), width))
-    return {**batch, SAMPLE_ID: ids.to(batch["input_ids"].device)}
+    return {**batch, SAMPLE_ID: ids.to(batch["input_ids"].device), PADDED: padding_of(batch)}
 
 
 def prepare(method: Arch, workload: Workload, seed: int, device: torch.device) -> None:

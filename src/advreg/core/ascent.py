@@ -46,19 +46,31 @@ class Ascent:
         return ball.rescale(moved) if self.end == "rescale" else ball.project(moved)
 
     def direction(self, gradient: Perturbation, ball: Ball) -> Perturbation:
-        """The gradient as the step rule takes it. Non-finite entries raise: they would spread into δ."""
+        """The gradient as the step rule takes it; nowhere finite where the gradient is not."""
         gradient = gradient.map(lambda values, _: values)  # a model that reads padding: not into the norms
-        # one wait for the device, not one a stream
-        finite = torch.stack([torch.isfinite(values).all() for values in gradient.values.values()]).tolist()
-        for stream, is_finite in zip(gradient.streams, finite, strict=True):
-            if not is_finite:
-                raise FloatingPointError(
-                    f"the gradient with respect to the perturbation of stream '{stream}' is not finite; "
-                    "lower step_size or radius, or train in bf16 or fp32 instead of fp16"
-                )
+        if gradient.device.type == "cpu":
+            require_finite(gradient)
+            return self._along(gradient, ball)
+        return self._along(gradient, ball).plus(gradient, 0.0)  # 0 · ∞ is NaN, which no sign and no clipping hides
+
+    def _along(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         if self.rule == "normalised":
             return ball.unit(gradient)
         return gradient if self.rule == "gradient" else gradient.map(lambda values, _: values.sign())
+
+
+def require_finite(gradient: Perturbation) -> None:
+    """Raise for entries that are not finite: they would spread into δ.
+
+    A GPU is not asked, since the host would wait for the answer at every step of the ascent. There δ, the prediction
+    and so the loss become NaN, which the trainers refuse by its step; and the cache takes no such δ.
+    """
+    for stream, values in gradient.values.items():
+        if not bool(torch.isfinite(values).all()):
+            raise FloatingPointError(
+                f"the gradient with respect to the perturbation of stream '{stream}' is not finite; "
+                "lower step_size or radius, or train in bf16 or fp32 instead of fp16"
+            )
 
 
 def input_gradient(objective: Tensor, delta: Perturbation, retain_graph: bool = False) -> Perturbation:

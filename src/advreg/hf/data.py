@@ -1,4 +1,4 @@
-"""Stable sample ids: how they get from the dataset into the batch, and what is checked on the way."""
+"""Stable sample ids: how they get from the dataset into the batch, and what is checked and noted on the way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from advreg.hf.injection import bare
+from advreg.hf.masks import PADDED, padding_of
 from advreg.hf.task import IGNORED, SAMPLE_ID
 
 Features = list[dict[str, Any]]
@@ -49,6 +50,8 @@ class Identified(Dataset[dict[str, Any]]):
 class IdCollator:
     """Collate with the user's collator, carry ``sample_id`` around it, and check what the model cannot take.
 
+    A batch with ids is trained on; it also says which of its masks hide something, which a GPU is slow to tell.
+
     Args:
         collator: the collator to wrap; it never sees the ids.
         limits: what the model can take; see :class:`Limits`.
@@ -63,6 +66,7 @@ class IdCollator:
         batch = dict(self.collator(rows))
         if any(found is not None for found in ids):
             batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)
+            batch[PADDED] = padding_of(batch)
         if self.limits is not None:
             self.limits.check(batch)
         return batch

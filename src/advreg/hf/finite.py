@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 from advreg.hf.task import SAMPLE_ID
 from advreg.memory.late import LateCheck
 from advreg.methods.base import Batch, StepReport
+
+REPLAY = "the gradient is not finite in a replay; lower the learning rate or the radius"
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -53,6 +56,10 @@ class Update:
             return [report for _, report in self.reports]
         return [report for _, report in self.reports if bool(report.loss.isfinite())]
 
+    def refuse_replay(self, batch: Batch) -> None:
+        """Raise what stops the run, of a gradient between two replays of a batch."""
+        raise NonFiniteLossError(f"{REPLAY} ({self.place(batch)})")
+
     def refuse(self, norm: Tensor | float | None) -> None:
         """Raise what stops the run: of the first loss that is not finite, or of the gradient's norm."""
         for batch, report in self.reports:
@@ -91,9 +98,15 @@ class Withholding:
 
     def put(self, update: Update, norm: Tensor) -> None:
         """Let the optimizer make an update if it is finite; complain of the one before, if that was not."""
-        fine = update.losses_are_finite() & norm.isfinite()
+        self._guard(update.losses_are_finite() & norm.isfinite(), partial(update.refuse, norm))
+
+    def put_replay(self, update: Update, norm: Tensor) -> None:
+        """The same for what FreeAT does between two replays of the batch at hand."""
+        self._guard(norm.isfinite(), partial(update.refuse_replay, update.taken[-1]))
+
+    def _guard(self, fine: Tensor, complain: Callable[[], None]) -> None:
         self._optimizer.found_inf = (~fine).float()
-        self._late.put(fine, partial(update.refuse, norm))
+        self._late.put(fine, complain)
 
     def settle(self) -> None:
         """Complain of the last update now, if it was not finite."""

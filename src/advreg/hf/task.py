@@ -19,6 +19,7 @@ from advreg.core.perturbation import Perturbation
 from advreg.hf.compiling import compiled
 from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
+from advreg.hf.masks import PADDED, known_padding
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
 
@@ -51,7 +52,8 @@ class ModelTask:
         context: entered around every pass, for autocast.
 
     A batch is the mapping a data loader yields: the model's inputs with ``labels``; ``sample_id`` for methods that
-    remember samples; ``num_items_in_batch`` if the loss is to be divided by more than this batch's own items.
+    remember samples; ``num_items_in_batch`` if the loss is to be divided by more than this batch's own items;
+    ``padded``, what :func:`advreg.hf.masks.padding_of` says of it, so that no pass waits for a GPU to tell.
 
     Of a compiled model every pass is compiled, and the hooks that add δ are put on when the task is made, before the
     model is traced, and stay until :meth:`release`. With ``mode="reduce-overhead"``, call
@@ -175,8 +177,8 @@ class ModelTask:
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
             self._reset_masks()
-            with self.context(), self._layers():
-                output = self._replaced(dict(parameters), self._inputs(batch))
+            with self.context(), self._layers(), self._known(inputs := self._inputs(batch)):
+                output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
     def _forward(self, model: Callable[..., Any], inputs: dict[str, Any], delta: Perturbation | None) -> Tensor:
@@ -184,8 +186,15 @@ class ModelTask:
             for stream, output in self._look(inputs).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
         self._reset_masks()
-        with self.injection.adding(delta), self.context(), self._layers():
+        with self.injection.adding(delta), self.context(), self._layers(), self._known(inputs):
             return prediction_of(model(**inputs))
+
+    def _known(self, inputs: dict[str, Any]) -> AbstractContextManager[None]:
+        """Takes from the inputs what the host knows of their masks; a compiler of whole passes looks into none."""
+        padded = inputs.pop(PADDED, None)
+        if padded is None or (self._compiled and not self._compiles_losses):
+            return nullcontext()
+        return known_padding(padded, self.is_encoder_decoder)
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         """What the model's forward takes; labels stay out, so that the model computes no loss of its own."""
@@ -343,6 +352,7 @@ class ModelTask:
         return self._look(self._inputs(batch))
 
     def _look(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        inputs = {name: value for name, value in inputs.items() if name != PADDED}
         with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():  # noqa: SIM117
             with self.injection.watching() as seen:
                 self.model(**inputs)

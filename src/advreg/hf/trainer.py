@@ -31,7 +31,7 @@ from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Identified, Limits
 from advreg.hf.deepspeed import refuse_deepspeed
-from advreg.hf.finite import NonFiniteLossError, Update, Withholding, is_finite
+from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding, is_finite
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
@@ -285,6 +285,8 @@ class AdversarialMixin(SavingMixin):
         self._update.taken.append(batch)
         try:
             report = self._method_step(batch)
+        except NonFiniteLossError:  # says where already
+            raise
         except FloatingPointError as error:
             if self.on_non_finite == "stop":
                 raise NonFiniteLossError(f"{error} ({self._update.place(batch)})") from error
@@ -383,8 +385,10 @@ class AdversarialMixin(SavingMixin):
         """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
         most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), most)
-        if not self.args.fp16 and not math.isfinite(norm):
-            raise FloatingPointError("the gradient is not finite in a replay; lower the learning rate or the radius")
+        if self._withholding is not None:
+            self._withholding.put_replay(self._update, norm)
+        elif not self.args.fp16 and not math.isfinite(norm):
+            raise FloatingPointError(REPLAY)
         self.optimizer.step()
         self.model.zero_grad()
 
