@@ -65,16 +65,17 @@ class FreeLB(Method):
     ) -> StepReport:
         points = 1 + self.ascent_steps
         delta = self.draw(task.zeros(batch))
-        total = torch.zeros(())
+        losses = []
         with task.dropout(self.dropout):
             for index in range(points):
                 point = delta.leaf()
                 with task.accumulating() if index < self.ascent_steps else nullcontext():
                     loss = task.loss(task.logits(batch, point), batch) / points
                     backward(loss)
-                total = loss.detach() + total.to(loss.device)
+                losses.append(loss.detach())
                 if index < self.ascent_steps:
                     delta = self.ascent.move(point, point.collected(), self.ball)
+        total = torch.stack(losses).sum()
         return StepReport(total, total, measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:
