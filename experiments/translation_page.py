@@ -416,7 +416,7 @@ def about_batches(line: Mapping[str, Any]) -> str:
     each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
     widths = f", widths of {line['round_lengths']}" if line.get("round_lengths", 1) > 1 else ""
     widths += ", made by a worker" if line.get("workers") else ""
-    return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')}"
+    return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')} ({line['commit'][:7]})"
 
 
 def shares(line: Mapping[str, Any]) -> str:

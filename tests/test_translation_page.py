@@ -260,11 +260,11 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     page = translation.page(tmp_path, [])
     what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 an update"
-    assert f"| {what} | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
-    assert f"| trainer / bare loop, target tokens a second, {what} | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
-    assert f"| {what}, widths of 8 | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
-    assert f"| {what}, widths of 8, compiled layers | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
-    assert f"a second, {what}, widths of 8, compiled layers | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
+    assert f"| {what} (ddddddd) | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
+    assert f"| trainer / bare loop, target tokens a second, {what} (ddddddd) | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
+    assert f"| {what}, widths of 8 (ddddddd) | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
+    assert f"| {what}, widths of 8, compiled layers (ddddddd) | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
+    assert f"a second, {what}, widths of 8, compiled layers (ddddddd) | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
     assert f"{what}, compiled" not in page
     assert "| decoding of 1,268 sentences, beam 10, IWSLT'15 En-Vi | < 60 s | 20–31 s |" in page
     assert "| sacreBLEU in 2 batch orders, 1,268 sentences, beam 10, IWSLT'15 En-Vi | the same | 30.00 |" in page
