@@ -74,8 +74,8 @@ SPEED = """
 
 Standard in our trainer beside a bare PyTorch loop over the same batches, data loading included, in turns; target tokens
 a second, padding not counted, medians over rounds. In brackets: least and most. Widths of 8: those of a batch are
-rounded up to a multiple of it. Compiled: both under `torch.compile`, after all shapes of an epoch were seen. In brackets
-behind the batches: the commit that was measured.
+rounded up to a multiple of it. Compiled: both under `torch.compile`, after all shapes of an epoch were seen. Behind the
+batches stands the commit that was measured.
 """
 
 DECODING = """
