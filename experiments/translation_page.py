@@ -398,7 +398,7 @@ def speed(found: Records) -> str:
     return f"{SPEED.strip()}\n\n{table(header, rows)}\n\n{provenance(lines)}"
 
 
-COMPILED = {"layers": "compiled layers", "whole": "compiled as a whole"}
+COMPILED = {"layers": "compiled layers", "short": "compiled layers, short attention", "whole": "compiled as a whole"}
 RATES = ("bare_tokens_per_second", "our_tokens_per_second")
 
 

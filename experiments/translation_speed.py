@@ -1,13 +1,13 @@
 """Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
-        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole \
+        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers short whole \
         --commit $(git rev-parse HEAD)
 
 Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
-timed. With ``--compile`` both take further turns, with compiled layers or the model compiled as a whole, of which the
-first epoch is not timed: every shape of a batch was seen then. Each line of OUT is one size of batch, its widths
-rounded up to a multiple.
+timed. With ``--compile`` both take further turns, with compiled layers, these with attention over short rows, or the
+model compiled as a whole, of which the first epoch is not timed: every shape of a batch was seen then. Each line of OUT
+is one size of batch, its widths rounded up to a multiple.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
-from advreg.hf.attention import for_any_shape
+from advreg.hf.attention import for_any_shape, short_attention
 from advreg.hf.compiling import compile_layers
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
@@ -58,7 +58,8 @@ class Turn:
     Args:
         job: a run of Standard.
         updates: those that are timed.
-        compiled: what torch.compile takes: ``layers``, ``whole``, or ``nothing``.
+        compiled: what torch.compile takes: ``layers``, ``short`` (layers that attend over short rows), ``whole``, or
+            ``nothing``.
     """
 
     job: TranslationJob
@@ -70,6 +71,10 @@ class Turn:
         """Updates before those that are timed."""
         epoch = -(-len(self.job.batches()) // self.accumulated)
         return WARMUP + (epoch if self.compiled != "nothing" else 0)
+
+    @property
+    def compiles_layers(self) -> bool:
+        return self.compiled in ("layers", "short")
 
     @property
     def accumulated(self) -> int:
@@ -88,11 +93,16 @@ def graph_count() -> int:
 
 def bare_loop(turn: Turn, device: torch.device) -> float:
     """Target tokens a second in the loop one would write by hand."""
-    job = turn.job
-    model, smoothing = copy.deepcopy(job.model).to(device).train(), job.fields["label_smoothing_factor"]
+    model = copy.deepcopy(turn.job.model).to(device).train()
+    with short_attention(model) if turn.compiled == "short" else contextlib.nullcontext():
+        return loop_over(model, turn, device)
+
+
+def loop_over(model: Any, turn: Turn, device: torch.device) -> float:
+    job, smoothing = turn.job, turn.job.fields["label_smoothing_factor"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
     half = torch.autocast(device.type, torch.bfloat16) if job.precision == "bf16" else contextlib.nullcontext()
-    if turn.compiled == "layers":
+    if turn.compiles_layers:
         compile_layers(model)
     called = torch.compile(model) if turn.compiled == "whole" else model
     layers = layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
@@ -170,7 +180,8 @@ class Watch(TrainerCallback):
 
 def our_trainer(turn: Turn) -> tuple[float, dict[str, int]]:
     """Target tokens a second in the trainer, and the graphs that were compiled."""
-    job = replace(turn.job, model=copy.deepcopy(turn.job.model), compile_layers=turn.compiled == "layers")
+    ways = {"compile_layers": turn.compiles_layers, "short_attention": turn.compiled == "short"}
+    job = replace(turn.job, model=copy.deepcopy(turn.job.model), **ways)
     compiled = {"torch_compile": True} if turn.compiled == "whole" else {}
     quiet = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
     steps = {"max_steps": turn.warmup + turn.updates, "learning_rate": 1e-6}
@@ -249,7 +260,9 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[8192, 32768])
     parser.add_argument("--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it")
-    parser.add_argument("--compile", nargs="*", choices=["layers", "whole"], default=[], help="both compiled too")
+    parser.add_argument(
+        "--compile", nargs="*", choices=["layers", "short", "whole"], default=[], help="both compiled too"
+    )
     parser.add_argument("--update-tokens", type=int, default=64_000)
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,6 +1,6 @@
 """One thread per process: the models are tiny, and two test processes would fight over the cores.
 
-No deadline for examples either: a machine that is busy is no failure.
+No deadline for examples either: a machine that is busy is no failure. Without a GPU Triton interprets its kernels.
 """
 
 import os
@@ -14,6 +14,8 @@ import hypothesis
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anybody imports it
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")

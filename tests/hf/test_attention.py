@@ -1,11 +1,19 @@
-"""Which kernel attention over batches of many shapes may not take."""
+"""Which kernel attention over batches of many shapes may not take, and attention over short rows."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from advreg.hf.attention import for_any_shape
+from advreg.core.short_attention import attend
+from advreg.hf import attention
+from advreg.hf.attention import for_any_shape, short_attention
+from advreg.hf.compiling import compile_layers
+from advreg.hf.task import ModelTask
+from tiny_models import Side, tiny, tiny_batch
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +43,71 @@ def test_a_function_in_a_function_does_not_allow_it_too_early() -> None:
         assert not inner()
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+# ---- short rows
+
+
+def logits_and_slopes(task: ModelTask, batch: dict[str, Any]) -> list[Tensor]:
+    """A prediction, and its gradient by the perturbation and by a weight of the attention."""
+    delta = task.zeros(batch).leaf()
+    found = task.logits(batch, delta)
+    weight = next(value for name, value in task.parameters().items() if "q_proj" in name)
+    return [found, *torch.autograd.grad(found.square().sum(), [*delta.values.values(), weight])]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", ["marian", "bart", "m2m100"])
+def test_a_model_predicts_and_learns_the_same_with_short_attention(family: str, side: Side, monkeypatch: Any) -> None:
+    model, batch = tiny(family, dropout=0.0).double(), tiny_batch(family, side=side)
+    task, calls = ModelTask(model), []
+    expected = logits_and_slopes(task, batch)
+    monkeypatch.setattr(attention, "attend", lambda *given: (calls.append(given[4]), attend(*given))[1])
+    with short_attention(model):
+        found = logits_and_slopes(task, batch)
+    torch.testing.assert_close(found, expected)
+    assert sorted(calls) == [False] * 4 + [True] * 2  # two layers each: encoder, across, and looking back
+    torch.testing.assert_close(logits_and_slopes(task, batch), expected, rtol=0, atol=0)
+
+
+def test_an_evaluation_attends_as_before(monkeypatch: Any) -> None:
+    model, batch = tiny("marian", dropout=0.0).eval(), tiny_batch("marian")
+    task = ModelTask(model)
+    expected = task.logits(batch)
+    monkeypatch.setattr(attention, "attend", lambda *given: pytest.fail("short attention in an evaluation"))
+    with short_attention(model):
+        assert torch.equal(task.logits(batch), expected)
+
+
+def test_a_model_saved_meanwhile_can_be_loaded_by_anybody(tmp_path: Path) -> None:
+    model = tiny("marian")
+    with short_attention(model):
+        model.save_pretrained(tmp_path)
+    assert model.config._attn_implementation == "sdpa"
+    assert "short" not in (tmp_path / "config.json").read_text()
+    assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+def test_layers_are_compiled_with_short_attention_in_their_graphs() -> None:
+    model, batches = tiny("marian", dropout=0.0).double(), [tiny_batch("marian", seed=seed) for seed in range(3)]
+    task = ModelTask(model)
+    expected = [logits_and_slopes(task, batch) for batch in batches]
+    compile_layers(model, backend="aot_eager")
+    with short_attention(model):
+        found = [logits_and_slopes(ModelTask(model), batch) for batch in batches]
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_that_drops_attention_is_refused() -> None:
+    model = tiny("marian")
+    model.config.attention_dropout = 0.1
+    told = r"short_attention must be off for a model with an attention_dropout of 0\.1: .*; set that to 0"
+    with pytest.raises(ValueError, match=told), short_attention(model):
+        pass
+
+
+def test_a_model_whose_attention_cannot_be_replaced_is_refused() -> None:
+    model = tiny("marian")
+    model._supports_sdpa = False
+    with pytest.raises(ValueError, match="short_attention must be off for MarianMTModel, whose attention cannot"):
+        short_attention(model).__enter__()

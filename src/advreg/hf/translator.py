@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from advreg.core.progress import Progress
 from advreg.core.shard import Shard
 from advreg.hf.allocation import keep_freed_memory
 from advreg.hf.arguments import training_arguments
-from advreg.hf.attention import for_any_shape
+from advreg.hf.attention import for_any_shape, short_attention
 from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.compiling import compile_layers, not_compiled
@@ -171,6 +172,7 @@ class TranslationJob:
         keep: how many of the last weights to keep for an average.
         precision, site: as in other runs.
         compile_layers: train with compiled layers?
+        short_attention: train with :func:`advreg.hf.attention.short_attention`?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that update.
         seed: of the batches.
         neighbours: other embeddings for the sentence vectors of ARCH; see :func:`other_vectors`.
@@ -194,6 +196,7 @@ class TranslationJob:
     precision: str = "fp32"
     site: str = "tokens"
     compile_layers: bool = False
+    short_attention: bool = False
     on_non_finite: OnNonFinite = "stop"
     seed: int = 0
     neighbours: Path | None = None
@@ -231,6 +234,10 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             site=job.site,
             on_non_finite=job.on_non_finite,
         )
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with short_attention(self.job.model) if self.job.short_attention else nullcontext():
+            return super().train(*args, **kwargs)
 
     def _refuse_sharding(self) -> None:
         super()._refuse_sharding()

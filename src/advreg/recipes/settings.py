@@ -41,7 +41,7 @@ _OWN_FLAGS = {
     "fp16": "--precision",
     "output_dir": "--output",
 }
-_COMPILING = ("compile_layers", "torch_compile", "torch_compile_backend", "torch_compile_mode")
+_COMPUTED = ("compile_layers", "short_attention", "torch_compile", "torch_compile_backend", "torch_compile_mode")
 _SEEDS = 2**32  # what numpy takes
 _TABLES = ("options", "training")  # of a config file
 
@@ -51,8 +51,8 @@ class SettingsError(ValueError):
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those of ``torch.compile``, which say how a run is computed and not what: they may change while
-    it is interrupted, as when a graph cannot be compiled on another machine.
+    """Settings without those of ``torch.compile`` and of kernels, which say how a run is computed and not what: they
+    may change while it is interrupted, as when a graph cannot be compiled on another machine.
 
     Example:
         >>> decisive({"epochs": 3, "compile_layers": True, "training": {"torch_compile": True, "max_steps": 9}})
@@ -61,7 +61,7 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: decisive(value) if name == "training" else value
         for name, value in settings.items()
-        if name not in _COMPILING
+        if name not in _COMPUTED
     }
 
 

@@ -91,6 +91,9 @@ class TranslationSettings(RunSettings):
     update_tokens: int = setting(64_000, "target tokens of an update; batches are accumulated to come near it")
     round_lengths: int = setting(1, "widths of batches are rounded up to a multiple of it; 8 for torch.compile")
     compile_layers: bool | None = setting(None, "torch.compile for the layers, each kind of which is compiled once")
+    short_attention: bool | None = setting(
+        None, "attention over sentences of up to 128 tokens by kernels made for them, on a GPU"
+    )
     learning_rate: float = setting(1e-3, "peak learning rate; falls with the inverse root of the step")
     warmup_steps: int | None = setting(
         None, "updates in which the learning rate rises; 4000, or a fifth of all if that is less"
