@@ -8,11 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
 from advreg import Arch
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.data import IdCollator, Identified
+from advreg.hf.masks import PADDED
 from advreg.hf.task import IGNORED, SAMPLE_ID
 from advreg.methods.base import Method
 from advreg.methods.standard import Standard
@@ -50,6 +53,39 @@ def test_a_batch_is_padded_on_the_right_and_the_decoder_reads_what_came_before()
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[6, 2, IGNORED], [7, 8, 2]]
     assert batch["decoder_input_ids"].tolist() == [[2, 6, 2], [2, 7, 8]]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 39), min_size=1, max_size=12), st.sampled_from([1, 4]))
+def test_pairs_that_are_gathered_make_the_same_batch(indices: list[int], multiple: int) -> None:
+    pairs, collate = some_pairs(40), PairCollator(PAD, START, multiple)
+    expected, found = collate([pairs[index] for index in indices]), collate(pairs.gathered(indices))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+        assert found[name].dtype == value.dtype
+
+
+def test_a_loader_gathers_pairs_and_their_ids() -> None:
+    pairs, rows = some_pairs(12), [[3, 1, 7], [0, 11]]
+    collate = IdCollator(PairCollator(PAD, START))
+    for number, batch in enumerate(DataLoader(Identified(pairs), batch_sampler=rows, collate_fn=collate)):
+        expected = collate([Identified(pairs)[index] for index in rows[number]])
+        assert batch["sample_id"].tolist() == rows[number]
+        assert batch.keys() == expected.keys()
+        assert batch[PADDED] == expected[PADDED]
+        assert all(torch.equal(batch[name], value) for name, value in expected.items() if name != PADDED)
+
+
+def test_a_collator_that_knows_nothing_of_gathered_pairs_gets_them_one_by_one() -> None:
+    collate = PairCollator(PAD, START)
+    loader = DataLoader(
+        Identified(some_pairs(6)), batch_sampler=[[4, 2]], collate_fn=IdCollator(lambda rows: collate(rows))
+    )
+    (batch,) = loader
+    expected = IdCollator(collate)([Identified(some_pairs(6))[index] for index in (4, 2)])
+    assert torch.equal(batch["input_ids"], expected["input_ids"])
+    assert batch["sample_id"].tolist() == [4, 2]
 
 
 def test_the_decoders_inputs_are_those_the_model_would_make() -> None:

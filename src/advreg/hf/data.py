@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,30 @@ class Identified(Dataset[dict[str, Any]]):
             raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
         return {**item, SAMPLE_ID: index}
 
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]] | Picked:
+        """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be had all at once."""
+        return Picked(self, indices) if self.gathers else [self[index] for index in indices]
+
+    @property
+    def gathers(self) -> bool:
+        """Does the dataset give several samples at once, by ``gathered(indices)``?"""
+        return hasattr(self.samples, "gathered")
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Samples of a batch: one after the other, or all at once for a collator that ``takes_gathered``."""
+
+    dataset: Identified
+    ids: list[int]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.dataset[index] for index in self.ids)
+
+    def gathered(self) -> Any:
+        samples: Any = self.dataset.samples
+        return samples.gathered(self.ids)
+
 
 @dataclass
 class IdCollator:
@@ -60,9 +84,13 @@ class IdCollator:
     collator: Callable[[Features], Mapping[str, Any]]
     limits: Limits | None = None
 
-    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        rows = [dict(feature) for feature in features]
-        ids = [row.pop(SAMPLE_ID, None) for row in rows]
+    def __call__(self, features: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        ids: Sequence[int | None]
+        if isinstance(features, Picked) and getattr(self.collator, "takes_gathered", False):
+            rows, ids = features.gathered(), features.ids
+        else:
+            rows = [dict(feature) for feature in features]
+            ids = [row.pop(SAMPLE_ID, None) for row in rows]
         batch = dict(self.collator(rows))
         if any(found is not None for found in ids):
             batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)

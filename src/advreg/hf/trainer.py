@@ -172,7 +172,9 @@ class AdversarialMixin(SavingMixin):
         return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
 
     def _collator(self) -> Any:
-        """The collator, for samples that have texts beside the token ids too."""
+        """The collator, for samples that have texts beside the token ids too; those that are gathered have none."""
+        if isinstance(self.train_dataset, Identified) and self.train_dataset.gathers:
+            return self.data_collator
         return self._get_collator_with_removed_columns(self.data_collator)
 
     @property
