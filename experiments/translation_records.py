@@ -12,6 +12,7 @@ from typing import Any
 from advreg.bench.record import BenchRecord
 from advreg.bench.record import load as load_bench
 from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
+from advreg.recipes.settings import decisive
 from advreg.record import RunRecord
 from advreg.report.compare import read
 from advreg.report.words import method_name, method_order, task_name
@@ -60,8 +61,10 @@ class Compared:
 
     @property
     def terms(self) -> str:
-        """What its runs share whatever the task and the method, which may have a learning rate of its own."""
-        return json.dumps({**self.record.tasks[0].settings, "options": None, "learning_rate": None}, sort_keys=True)
+        """What its runs share whatever the task and the method, which may have a learning rate of its own; and however
+        they were computed."""
+        own = {"options": None, "learning_rate": None}
+        return json.dumps({**decisive(self.record.tasks[0].settings), **own}, sort_keys=True)
 
     def settings(self, name: str) -> set[Any]:
         """The values that a setting has in its runs."""
