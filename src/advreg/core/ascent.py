@@ -46,7 +46,7 @@ class Ascent:
         return ball.rescale(moved) if self.end == "rescale" else ball.project(moved)
 
     def direction(self, gradient: Perturbation, ball: Ball) -> Perturbation:
-        """The gradient as the step rule takes it; nowhere finite where the gradient is not."""
+        """The gradient as the step rule takes it; one that is not finite raises on a CPU, and becomes NaN on a GPU."""
         gradient = gradient.map(lambda values, _: values)  # a model that reads padding: not into the norms
         if gradient.device.type == "cpu":
             require_finite(gradient)
