@@ -88,6 +88,7 @@ def test_a_model_saved_meanwhile_can_be_loaded_by_anybody(tmp_path: Path) -> Non
     assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
 
 
+@pytest.mark.slow
 def test_layers_are_compiled_with_short_attention_in_their_graphs() -> None:
     model, batches = tiny("marian", dropout=0.0).double(), [tiny_batch("marian", seed=seed) for seed in range(3)]
     task = ModelTask(model)

@@ -274,7 +274,7 @@ def test_a_run_with_compiled_layers_ends_with_the_weights_of_an_eager_one(
     assert not graphs["graph_break"]
 
 
-@pytest.mark.parametrize("name", ["standard", "smart"])
+@pytest.mark.parametrize("name", ["standard", pytest.param("smart", marks=pytest.mark.slow)])
 def test_a_run_with_short_attention_ends_with_the_weights_of_another_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
