@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from advreg.core.short_attention import attend
 from advreg.hf import attention
 from advreg.hf.attention import for_any_shape, short_attention
 from advreg.hf.compiling import compile_layers
 from advreg.hf.task import ModelTask
+from attention_rows import drawn_states
 from tiny_models import Side, tiny, tiny_batch
 
 
@@ -97,6 +99,18 @@ def test_layers_are_compiled_with_short_attention_in_their_graphs() -> None:
     with short_attention(model):
         found = [logits_and_slopes(ModelTask(model), batch) for batch in batches]
     torch.testing.assert_close(found, expected)
+
+
+def test_a_mask_says_all_of_what_a_query_sees() -> None:
+    """Of more keys than queries, as with a prefix, looking back would hide the last ones."""
+    q, k, v = (states.transpose(1, 2) for states in drawn_states(rows=1, queries=2, keys=4, heads=1, width=4))
+    module = nn.Module()
+    module.is_causal = True
+    found, _ = attention._attend(module, q, k, v, torch.ones(1, 1, 2, 4, dtype=torch.bool))
+    torch.testing.assert_close(found.transpose(1, 2), F.scaled_dot_product_attention(q, k, v))
+    looks_back, _ = attention._attend(module, q, k[:, :, :2], v[:, :, :2], None)
+    expected = F.scaled_dot_product_attention(q, k[:, :, :2], v[:, :, :2], is_causal=True)
+    torch.testing.assert_close(looks_back.transpose(1, 2), expected)
 
 
 def test_a_model_that_drops_attention_is_refused() -> None:

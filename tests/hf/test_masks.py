@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import masking_utils
 
 from advreg.hf.masks import PADDED, known_padding, padding_of
@@ -71,6 +72,27 @@ def test_who_knows_looks_into_no_mask(family: str, lengths: str) -> None:
         predictions(task, {**batch, PADDED: padding_of(batch)})
     assert not any(mask is not None for mask in masks)
     assert looks > 0 or family in ("t5", "deberta-v2", "modernbert")  # which make masks in a way of their own
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_who_knows_gives_attention_a_mask_where_who_looks_does(
+    family: str, lengths: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, given = ModelTask(tiny(family, dropout=0.0)), list[tuple[bool, bool]]()
+    attend = F.scaled_dot_product_attention
+
+    def noting(*args: Any, attn_mask: Any = None, is_causal: bool = False, **more: Any) -> Any:
+        given.append((attn_mask is None, is_causal))
+        return attend(*args, attn_mask=attn_mask, is_causal=is_causal, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noting)
+    batch = tiny_batch(family, lengths=LENGTHS[lengths])
+    task.logits(batch)
+    looked, given[:] = list(given), []
+    task.logits({**batch, PADDED: padding_of(batch)})
+    assert given == looked
+    assert looked or family in ("deberta-v2", "mpnet")  # which have an attention of their own
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
