@@ -114,7 +114,7 @@ READING = """
 - **At 32,768 tokens the trainer loses a twelfth to the bare loop**, and lost a fifth: it waited once an update to see
   whether the gradient is finite, with nothing for the GPU to do. Now neither an update nor a pass waits (transformers
   asks the GPU three times a pass what a mask hides, in the bare loop too). What is left may be the first batches of an
-  epoch, which has six updates here; since then batches are made ten times as fast, which is still to be measured. At
+  epoch, which has six updates here; since then they are made without a loop over pairs, still to be measured. At
   8,192 tokens its figure is 2 % too high: the last update of an epoch is shorter, so that 88 batches were trained on
   and 90 counted; now the tokens are counted.
 - Lines that differ in another order: batches were composed by length and then by order, and bf16 rounds differently in
