@@ -19,7 +19,7 @@ THREE_TIERS = tuple(
     part for tier in ("device", "host", "disk") for part in ("--method", f"arch:cache_device={tier},cache_fraction=1.0")
 )
 FEW = ("--method", "r3f", "--method", "arch", "--method", "smart")
-FREELB = ("--method", "freelb:ascent_steps=3")  # as many steps as ARCH and SMART take
+FREELB = ("--method", "freelb")
 
 RUNS: dict[str, tuple[str, ...]] = {
     "bert-base.json": (*BERT, "--shape", "32x64", "--method", "r3f", "--method", "arch", "--method", "freelb",

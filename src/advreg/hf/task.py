@@ -20,6 +20,7 @@ from advreg.hf.compiling import compiled
 from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.masks import PADDED, known_padding
+from advreg.hf.narrow import NarrowLogits
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Batch, Dropout
 
@@ -103,6 +104,7 @@ class ModelTask:
         self._replaced: Callable[..., Any] = partial(call_with, self.model)
         self._compiled = is_compiled(model)
         self._compiles_losses = False
+        self._logits: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
             self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
@@ -116,6 +118,8 @@ class ModelTask:
             self._quiet = model if uncompiled(model) is self.model else self.model
             self._frozen = partial(call_constant, self._quiet)
             self._compiles_losses = True
+            if self.loss_function is None:  # which may not widen what it reads
+                self._logits = NarrowLogits(self.model, self._core).passing
             return
         compiler: Any = whole.dynamo_ctx
         self._quiet = whole if uncompiled(whole) is self.model else compiler(self.model)
@@ -177,7 +181,7 @@ class ModelTask:
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
             self._reset_masks()
-            with self.context(), self._layers(), self._known(inputs := self._inputs(batch)):
+            with self.context(), self._layers(), self._logits(), self._known(inputs := self._inputs(batch)):
                 output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
@@ -186,7 +190,7 @@ class ModelTask:
             for stream, output in self._look(inputs).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
         self._reset_masks()
-        with self.injection.adding(delta), self.context(), self._layers(), self._known(inputs):
+        with self.injection.adding(delta), self.context(), self._layers(), self._logits(), self._known(inputs):
             return prediction_of(model(**inputs))
 
     def _known(self, inputs: dict[str, Any]) -> AbstractContextManager[None]:
