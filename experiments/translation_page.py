@@ -305,9 +305,9 @@ def draw(found: Records, path: Path) -> bool:
     """The picture, if there is anything to draw."""
     runs = {
         (f"{compared.name}/{task}", method, seed): run
-        for compared in found.comparisons
-        for (task, method, seed), run in compared.runs.items()
-        if method in REGULARISED
+        for compared, task in found.pairs
+        for method in sorted(REGULARISED, key=method_order)
+        for seed, run in compared.of(task, method).items()
     }
     if not runs:
         return False
