@@ -5,7 +5,7 @@
 Batches of the same number of positions, in rows of several lengths; bf16. Once as an encoder attends, by a mask that
 hides padding, and once as a decoder does. Forward and backward together, with cuDNN kept out, as in our runs. Two times
 each: that of the kernels alone, by the profiler, and that of calls one after the other, which a host that is slow to
-launch them makes longer. Appends one line to OUT.
+launch them makes longer, so that nothing else may run beside it. Appends one line to OUT.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
@@ -50,8 +51,8 @@ def kernel_ms(call: Callable[[], None]) -> float:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         for _ in range(REPEATS):
             call()
-    spent: float = sum(event.self_device_time_total for event in seen.key_averages())
-    return spent / REPEATS / 1000
+    kernels = [event for event in seen.events() or [] if event.device_type == DeviceType.CUDA]  # the rest launch them
+    return float(sum(event.time_range.elapsed_us() for event in kernels)) / REPEATS / 1000
 
 
 def timed(attention: Attention, states: list[Tensor], mask: Tensor | None) -> dict[str, float]:

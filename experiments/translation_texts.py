@@ -115,7 +115,7 @@ READING = """
   on IWSLT'15 En-Vi a validation BLEU of 0.5 after 5 epochs and of 0.0 after 10, where Standard had 12.3 and 24.4
   (commit ed8ed4a; stopped there, so there is no record). With ε = 0.03, which `--preset translation` now gives it, it
   learns as fast as Standard, and ends half a point above it on Vi-En (0.9 in the paper), for three times the passes: a
-  third of what the penalties bring. On En-Vi it had 14.1 after 5 epochs and 23.7 after 10 (commit 022458f; stopped
+  quarter of what the penalties bring. On En-Vi it had 14.1 after 5 epochs and 23.7 after 10 (commit 022458f; stopped
   after 15, for the time). On Multi30k it had 34 to 35 on the validation set after 10 epochs, where Standard had 36
   (commit 80b0976; stopped there). FreeAT in its own ball, 0.01 for each entry of a token, had 2 and less after 15
   epochs; now the preset gives it FreeLB's.
