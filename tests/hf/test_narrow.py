@@ -96,6 +96,7 @@ def test_a_bias_that_is_loaded_before_the_first_pass_counts(accelerator: Acceler
 def test_the_averaged_model_predicts_in_the_same_precision(accelerator: Accelerator) -> None:
     task, batch = ModelTask(prepared(accelerator, "marian")), batch_of("marian")
     averaged = task.averaged(batch, {name: value.detach() for name, value in task.parameters().items()})
+    assert averaged.dtype == torch.bfloat16
     assert torch.equal(averaged, task.logits(batch))
 
 

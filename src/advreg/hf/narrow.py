@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from types import MethodType
 from typing import Any
 
@@ -28,16 +29,12 @@ class NarrowLogits:
 
     def __init__(self, model: nn.Module, core: nn.Module) -> None:
         self._model, self._core = model, core
-        self._nothing: Tensor | None = None
-        self._knows = False
 
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Around a pass; afterwards the model is as it was."""
-        widening = vars(self._model).get("forward")
-        narrow = as_computed(self._model, widening)
-        nothing = self._instead_of_bias()
-        bias = self._core._buffers.get(_BIAS)
+        forward, bias = vars(self._model).get("forward"), self._core._buffers.get(_BIAS)
+        narrow, nothing = as_computed(self._model, forward), self._nothing
         if narrow is not None:
             self._model.forward = narrow
         if nothing is not None:
@@ -46,18 +43,15 @@ class NarrowLogits:
             yield
         finally:
             if narrow is not None:
-                self._model.forward = widening  # type: ignore[assignment]
+                self._model.forward = forward  # type: ignore[assignment]
             if nothing is not None:
                 self._core._buffers[_BIAS] = bias
 
-    def _instead_of_bias(self) -> Tensor | None:
-        """A zero without dimensions, which widens nothing, for a bias of zeros; looked at once, by the first pass."""
-        if not self._knows:
-            bias = self._core._buffers.get(_BIAS)
-            if bias is not None and not bool(torch.any(bias)):
-                self._nothing = bias.new_zeros(())
-            self._knows = True
-        return self._nothing
+    @cached_property
+    def _nothing(self) -> Tensor | None:
+        """A zero without dimensions, which widens nothing, for a bias of zeros; the first pass looks at that once."""
+        bias = self._core._buffers.get(_BIAS)
+        return None if bias is None or bool(torch.any(bias)) else bias.new_zeros(())
 
 
 def as_computed(model: nn.Module, forward: Any) -> Any:
