@@ -141,14 +141,15 @@ def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
-    return "\n\n".join([*parts, *(["Notes:\n\n" + "\n".join(f"- {line}" for line in told)] if told else [])])
+    parts += ["Notes:\n\n" + "\n".join(f"- {line}" for line in told)] if told else []
+    return "\n\n".join([*parts, made_by(compared.runs.values())])
 
 
 def about(compared: Compared) -> str:
-    """What all runs share, and how to repeat them."""
+    """What all runs share."""
     values = {name: compared.settings(name) for name in SHARED}
     told = ", ".join(f"{name} {value}" for name, (value, *more) in values.items() if value is not None and not more)
-    return f"What all runs share: {told}. {made_by(compared.runs.values())}"
+    return f"What all runs share: {told}."
 
 
 def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) -> str:
@@ -460,8 +461,9 @@ def made_by(runs: Iterable[RunRecord]) -> str:
 
 
 def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
-    made = dict.fromkeys(f"Commit {line['commit'][:7]}, {line['device']}; `{line['command']}`." for line in lines)
-    return " ".join(made)
+    """How to repeat what was measured, each command once."""
+    made = dict.fromkeys(f"- commit {line['commit'][:7]}, {line['device']}: `{line['command']}`" for line in lines)
+    return "\n".join(["Made by:", "", *made])
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
-    assert "What all runs share: learning_rate 0.001, warmup_steps 2. Commit ccccccc, a GPU, torch 2.0; `advreg" in page
+    assert "What all runs share: learning_rate 0.001, warmup_steps 2.\n" in page
+    assert "Made by:\n\n- commit ccccccc, a GPU, torch 2.0: `advreg compare --seeds 2`\n" in page
     assert "|  | tokenised BLEU | sacreBLEU | chrF | passes a step | time, × Standard | paper |" in page
     # of four epochs, two refresh: (36 + 12) / 2 beside Standard's 10
     assert "| ARCH | 32.5 ± 0.7 | 30.5 ± 0.7 | 50.0 ± 0.0 | 2.36 + 1.36 | 2.40 (2.40–2.40) | 32.0 |" in page
@@ -182,7 +183,7 @@ def test_a_part_may_have_a_learning_rate_of_its_own_which_its_row_names(
     slower = replace(RUNS[2], method=MethodInfo(name="freelb", settings={}))
     write_comparison(tmp_path / "2", [replace(slower, training=replace(slower.training, more=slow))])
     page = translation.page(tmp_path, [])
-    assert "What all runs share: warmup_steps 2. Commit" in page
+    assert "What all runs share: warmup_steps 2.\n" in page
     assert "| FreeLB, learning_rate 0.0007 | 31.5 (1 of 2) |" in page
     assert "| SMART, learning_rate 0.001 | 31.5 (1 of 2) |" in page
 
@@ -271,7 +272,7 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     assert "| decoding of 1,268 sentences, beam 10, IWSLT'15 En-Vi | < 60 s | 20–31 s |" in page
     assert "| sacreBLEU in 2 batch orders, 1,268 sentences, beam 10, IWSLT'15 En-Vi | the same | 30.00 |" in page
     assert "| shuffled, 0 | 32,768 | 31.0 | 30.00 | 50.00 | 2 |" in page
-    assert "Commit ddddddd, a GPU; `x y`." in page
+    assert "- commit ddddddd, a GPU: `x y`\n" in page
     other["scores"] = {"bleu": 30.02, "chrf": 50.0}
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     assert "| the same | 30.00–30.02 |" in translation.page(tmp_path, [])
@@ -286,7 +287,7 @@ def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_comm
     run.save(tmp_path / "schedules" / "en-vi" / "record.json")
     page = translation.page(tmp_path, [])
     assert "| IWSLT'15 En-Vi, Standard | 20 | 16,384 | 10 | 0.0014 | 30.0 | 30.3 |" in page
-    assert "Commit ccccccc, a GPU, torch 2.0; `advreg compare --seeds 2`." in page
+    assert "- commit ccccccc, a GPU, torch 2.0: `advreg compare --seeds 2`\n" in page
 
 
 def test_a_run_on_a_cpu_is_told_with_the_size_of_its_model(translation: ModuleType, tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_borrowed_perturbations_stand_beside_dropout_and_a_random_neighbours(
     assert "| own | 0.141 | 50 | 50.00 % | – |" in page
     assert "| borrowed: nearest | 0.060 | 1.5 | 1.50 % | +0.52 [-0.1, +1.2] |" in page
     assert "| none, other dropout masks | 0.000 | 100 | 100.00 % | – |" in page
-    assert "Commit eeeeeee, a GPU; `advreg train`. Commit ddddddd, a CPU; `x y`." in page
+    assert "- commit eeeeeee, a GPU: `advreg train`\n- commit ddddddd, a CPU: `x y`\n" in page
 
 
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:
