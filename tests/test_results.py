@@ -74,6 +74,29 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
         assert re.search(rf"{re.escape(f'{gain} [{low}, {high}]')} (points )?at T_c = {every}\b", page)
 
 
+def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
+    text = (ROOT / "results" / "default_task_dropout.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+
+    def gain(method: str, dropout: str | None) -> str:
+        mine, standard = (
+            {line["seed"]: 100 * line["accuracy"] for line in lines if (line["point"]["method"], masks(line)) == kind}
+            for kind in ((method, dropout), ("standard", None))
+        )
+        gains = [mine[seed] - standard[seed] for seed in range(8)]
+        error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
+        low, mean, high = (f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1))
+        return f"{mean} [{low}, {high}]".replace("-", "−")
+
+    def masks(line: dict[str, dict[str, dict[str, str]]]) -> str | None:
+        return line["point"].get("options", {}).get("dropout")
+
+    assert f"next to no perturbation | {gain('r3f', None)} | – |" in page
+    for method, label in (("arch", "ARCH, ε = 0.3, T_c = 3"), ("smart", "SMART, ε = 0.3")):
+        assert f"| {label} | {gain(method, 'fresh')} | {gain(method, 'shared')} |" in page
+
+
 def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> None:
     logged_mean = experiment("pages").logged_mean
     logs = [{"epoch": 1.0, "penalty": 1.0}, {"epoch": 2.0, "loss": 9.0}, {"epoch": 3.05, "penalty": 4.0}]
