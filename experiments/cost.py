@@ -19,7 +19,6 @@ THREE_TIERS = tuple(
     part for tier in ("device", "host", "disk") for part in ("--method", f"arch:cache_device={tier},cache_fraction=1.0")
 )
 FEW = ("--method", "r3f", "--method", "arch", "--method", "smart")
-FREELB = ("--method", "freelb")
 
 RUNS: dict[str, tuple[str, ...]] = {
     "bert-base.json": (*BERT, "--shape", "32x64", "--method", "r3f", "--method", "arch", "--method", "freelb",
@@ -28,9 +27,9 @@ RUNS: dict[str, tuple[str, ...]] = {
     "bert-base-large.json": (*BERT, "--shape", "256x128", *FEW, "--two-pass", "--rounds", "5", "--steps", "5"),
     "tiers.json": (*BERT, "--shape", "32x64", *THREE_TIERS, "--reuse-only", "--rounds", "14"),
     "tiers-large.json": (*BERT, "--shape", "256x128", *THREE_TIERS, "--reuse-only", "--rounds", "6", "--steps", "5"),
-    "translation.json": (*BENCH, "--model", "transformer-base", "--shape", "256x32", *FEW, *FREELB,
+    "translation.json": (*BENCH, "--model", "transformer-base", "--shape", "256x32", *FEW, "--method", "freelb",
                          "--method", "arch:share_last_pass=true", "--method", "arch:refresh=sweep", "--rounds", "6"),
-    "translation-iwslt.json": (*BENCH, "--model", "transformer-iwslt", "--shape", "128x32", *FEW, *FREELB,
+    "translation-iwslt.json": (*BENCH, "--model", "transformer-iwslt", "--shape", "128x32", *FEW, "--method", "freelb",
                                "--method", "freeat", "--rounds", "6"),
     "peers.json": (*BERT, "--shape", "32x64", "--peers", "--method", "arch", "--method", "smart",
                    "--method", "smart:ascent_steps=1", "--rounds", "10"),

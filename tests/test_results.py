@@ -53,6 +53,16 @@ def test_the_figures_of_the_scale_plan_are_those_of_the_record() -> None:
     assert scale.scope_table(record) in page
 
 
+def gain_of_eight(mine: dict[int, float], theirs: dict[int, float]) -> str:
+    """The mean difference of runs with the same seed, and its 95 % confidence interval, as pages write them."""
+    assert len(mine) == len(theirs) == 8
+    gains = [mine[seed] - theirs[seed] for seed in theirs]
+    error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
+    shown = [f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1)]
+    low, gain, high = (value.replace("-0.0", "0.0").replace("-", "−") for value in shown)
+    return f"{gain} [{low}, {high}]"
+
+
 def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> None:
     text = (ROOT / "results" / "default_task_borrowed.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
@@ -66,12 +76,7 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
             }
             for kind in ("mean", "rescaled")
         )
-        assert len(mean) == len(rescaled) == 8
-        gains = [rescaled[seed] - mean[seed] for seed in mean]
-        error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
-        shown = [f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1)]
-        low, gain, high = (value.replace("-0.0", "0.0").replace("-", "−") for value in shown)
-        assert re.search(rf"{re.escape(f'{gain} [{low}, {high}]')} (points )?at T_c = {every}\b", page)
+        assert re.search(rf"{re.escape(gain_of_eight(rescaled, mean))} (points )?at T_c = {every}\b", page)
 
 
 def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
@@ -79,18 +84,16 @@ def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
     lines = [json.loads(line) for line in text.splitlines()]
     page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 
-    def gain(method: str, dropout: str | None) -> str:
-        mine, standard = (
-            {line["seed"]: 100 * line["accuracy"] for line in lines if (line["point"]["method"], masks(line)) == kind}
-            for kind in ((method, dropout), ("standard", None))
-        )
-        gains = [mine[seed] - standard[seed] for seed in range(8)]
-        error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
-        low, mean, high = (f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1))
-        return f"{mean} [{low}, {high}]".replace("-", "−")
+    def accuracies(method: str, masks: str | None) -> dict[int, float]:
+        kind = method, masks
+        found = [line for line in lines if (line["point"]["method"], masks_of(line["point"])) == kind]
+        return {line["seed"]: 100 * line["accuracy"] for line in found}
 
-    def masks(line: dict[str, dict[str, dict[str, str]]]) -> str | None:
-        return line["point"].get("options", {}).get("dropout")
+    def masks_of(point: dict[str, dict[str, str]]) -> str | None:
+        return point.get("options", {}).get("dropout")
+
+    def gain(method: str, masks: str | None) -> str:
+        return gain_of_eight(accuracies(method, masks), accuracies("standard", None))
 
     assert f"next to no perturbation | {gain('r3f', None)} | – |" in page
     for method, label in (("arch", "ARCH, ε = 0.3, T_c = 3"), ("smart", "SMART, ε = 0.3")):

@@ -68,10 +68,10 @@ def test_the_model_is_as_it_was_after_a_pass(accelerator: Accelerator, fails: bo
             raise KeyboardInterrupt
     assert model.forward is forward
     assert model.final_logits_bias is bias
-    assert model(**inputs_of(model)).logits.dtype == torch.float32
+    assert model(**translation_inputs()).logits.dtype == torch.float32
 
 
-def inputs_of(model: Any) -> dict[str, Tensor]:
+def translation_inputs() -> dict[str, Tensor]:
     batch = batch_of("marian")
     return {name: batch[name] for name in ("input_ids", "attention_mask")} | {"decoder_input_ids": batch["input_ids"]}
 
