@@ -128,10 +128,11 @@ def notes(results: Results) -> list[str]:
     found = list(results.record.notes)
     if results.record.status != "finished":
         found.append(f"the comparison is {results.record.status}: numbers are those of the runs that finished")
+    alike: dict[str, list[str]] = {}
     for failure in results.failures:
         kind = "candidate failed, and counts as the worst" if failure.tuning else "no result"
-        found.append(f"{failure.name}: {kind}: {shortened(failure.reason)}")
-    return found
+        alike.setdefault(f"{kind}: {shortened(failure.reason)}", []).append(failure.name)
+    return found + [f"{', '.join(names)}: {why}" for why, names in alike.items()]
 
 
 def shortened(reason: str) -> str:
