@@ -5,9 +5,10 @@ python experiments/translation_page.py --check    # says whether they are up to 
 
 A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``neighbours/study.json``,
 ``dropout/study.json``), single runs of other schedules (``schedules/*/record.json``) and on a CPU
-(``cpu/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``decoding.jsonl`` of decoding_speed.py,
-``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same model in the same way are one, made in
-several parts. Times come from ``results/cost/translation*.json``, a bench for each model.
+(``cpu/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``attention.jsonl`` of attention_speed.py,
+``decoding.jsonl`` of decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the
+same model in the same way are one, made in several parts. Times come from ``results/cost/translation*.json``, a bench
+for each model.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from translation_texts import (
     NORMS,
     READING,
     SCHEDULES,
+    SHORT,
     SPEED,
     STRENGTH,
     STUDIES,
@@ -69,7 +71,7 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     parts = [TITLE, aims(found)]
     parts += [comparison(compared, found.benches) for compared in found.comparisons]
     parts += [schedules(found), on_cpu(found), times(found.benches), norms(found), strength(found)]
-    parts += [borrowed(found), *studies(folder), speed(found), decoding(found), READING]
+    parts += [borrowed(found), *studies(folder), speed(found), attention(found), decoding(found), READING]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -107,9 +109,12 @@ def quartiles(values: Sequence[float], digits: int = 3) -> str:
 
 
 def speed_aims(found: Records) -> list[list[str]]:
+    """What was measured last with each model and size of batch."""
+    sizes = ("task", "model", "precision", "max_tokens", "batches_per_update", "round_lengths", "how")
+    last = {tuple(map(line.get, sizes)): line for line in speed_lines(found)}
     return [
         [f"trainer / bare loop, target tokens a second, {about_batches(line)}", "≥ 0.95", shares(line)]
-        for line in speed_lines(found)
+        for line in last.values()
     ]
 
 
@@ -164,10 +169,14 @@ def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) ->
         values = [[run.outcome.metrics[name] for run in runs.values()] for name in metrics]
         finite = [[value for value in each if value is not None] for each in values]
         one = next(iter(runs.values()))
-        row = [compared.named(one), *(spread_text(SeedSpread.of(each), asked) for each in finite), *cost(one, benches)]
+        row = [
+            compared.named(task, one),
+            *(spread_text(SeedSpread.of(each), asked) for each in finite),
+            *cost(one, benches),
+        ]
         rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
     header = ["", *map(metric_name, metrics), "passes a step", "time, × Standard", *(["paper"] if paper else [])]
-    return f"{table(header, rows)}\n\n{how_scored(first, metrics)}"
+    return f"{table(header, rows)}\n\n{how_scored(first, metrics, compared.own_of(task))}"
 
 
 def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
@@ -180,12 +189,14 @@ def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
     return [passes, quartiles(within_rounds(rounds.get(run.method.name, []), rounds[STANDARD]), 2)]
 
 
-def how_scored(run: RunRecord, metrics: Iterable[str]) -> str:
+def how_scored(run: RunRecord, metrics: Iterable[str], own: Sequence[str]) -> str:
+    """What was trained and scored, and how; ``own`` is what the task's runs share with no other's."""
     details = run.task.details
     signatures = "; ".join(f"{metric_name(name)} `{details['signatures'][name]}`" for name in metrics)
     search, sizes = details["decoding"], run.task.sizes
+    trained = ", ".join([f"Trained on {sizes['train']:,} pairs", *own])
     return (
-        f"Trained on {sizes['train']:,} pairs, scored on {details['scored']} ({sizes[details['scored']]:,} sentences), "
+        f"{trained}, scored on {details['scored']} ({sizes[details['scored']]:,} sentences), "
         f"beam {search['beam']}, length penalty {search['length_penalty']:g}. {signatures}."
     )
 
@@ -423,6 +434,26 @@ def about_batches(line: Mapping[str, Any]) -> str:
 def shares(line: Mapping[str, Any]) -> str:
     share = line["share"]
     return f"{share['median']:.3f} ({share['least']:.3f}–{share['most']:.3f})"
+
+
+def attention(found: Records) -> str:
+    """Kernels of attention over short rows beside PyTorch's: what a GPU takes for them, and what a host does."""
+    lines = found.lines("attention.jsonl")
+    parts = []
+    for line in lines:
+        rows = [
+            [f"{each['length']}, {kind}", *(f"{each[kind][way][time]:.2f}" for time in ATTENTION for way in KERNELS)]
+            for each in line["lengths"]
+            for kind in ("padded", "causal")
+        ]
+        header = ["tokens of a row", *(f"{told}, {way}" for told in ATTENTION.values() for way in KERNELS.values())]
+        what = f"{line['positions']:,} positions, {line['heads']} heads of width {line['width']}, bf16"
+        parts.append(f"{what}, ms forward and backward:\n\n{table(header, rows)}")
+    return "\n\n".join([SHORT.strip(), *parts, provenance(lines)]) if parts else ""
+
+
+ATTENTION = {"kernels_ms": "GPU", "wall_ms": "call by call"}
+KERNELS = {"usual": "PyTorch", "short": "short"}
 
 
 def decoding(found: Records) -> str:

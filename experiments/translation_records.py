@@ -18,7 +18,8 @@ from advreg.report.compare import read
 from advreg.report.words import method_name, method_order, task_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-RECORDS, BENCHES = RESULTS / "translation", tuple(sorted((RESULTS / "cost").glob("translation*.json")))
+RECORDS = RESULTS / "translation"
+BENCHES = tuple(sorted((RESULTS / "cost").glob("translation*.json"), key=lambda path: path.stem))
 ARCH = "arch"
 
 # what the runs of a comparison have in common, unless a method has its own
@@ -66,14 +67,19 @@ class Compared:
         own = {"options": None, "learning_rate": None}
         return json.dumps({**decisive(self.record.tasks[0].settings), **own}, sort_keys=True)
 
-    def settings(self, name: str) -> set[Any]:
-        """The values that a setting has in its runs."""
-        return {run.training.more.get(name) for run in self.runs.values()}
+    def settings(self, name: str, task: str | None = None) -> set[Any]:
+        """The values that a setting has in its runs, or in those of a task."""
+        return {run.training.more.get(name) for (of, _, _), run in self.runs.items() if task in (None, of)}
 
-    def named(self, run: RunRecord) -> str:
-        """A run's method, and what is its own."""
-        own = [f"{name} {run.training.more[name]}" for name in SHARED if len(self.settings(name)) > 1]
+    def named(self, task: str, run: RunRecord) -> str:
+        """A run's method, and what is its own among those of its task."""
+        own = [f"{name} {run.training.more[name]}" for name in SHARED if len(self.settings(name, task)) > 1]
         return ", ".join([method_name(run.method.name), *own])
+
+    def own_of(self, task: str) -> list[str]:
+        """What all runs of a task share, and those of other tasks do not."""
+        values = {name: self.settings(name, task) for name in SHARED if len(self.settings(name)) > 1}
+        return [f"{name} {next(iter(value))}" for name, value in values.items() if len(value) == 1]
 
     def joined(self, other: Compared) -> Compared:
         """One comparison of two on the same terms; a run that both were to make is the one that did not fail."""
@@ -82,7 +88,7 @@ class Compared:
         runs = {(run.task, run.method, run.seed): run for run in entries}
         record = replace(
             mine,
-            status=mine.status if theirs.status == "finished" else theirs.status,
+            status=mine.status if set(runs) - {*self.runs, *other.runs} else "finished",
             reference=ARCH if any(run.method == ARCH for run in runs.values()) else mine.reference,
             tasks=list({task.name: task for task in [*mine.tasks, *theirs.tasks]}.values()),
             choices=[*mine.choices, *theirs.choices],

@@ -82,15 +82,17 @@ def write_bench(path: Path, translation: ModuleType, model: str, names: Mapping[
     return path
 
 
-def write_comparison(folder: Path, runs: list[RunRecord] = RUNS, epochs: int = 3, **more: Any) -> None:
+def write_comparison(
+    folder: Path, runs: list[RunRecord] = RUNS, epochs: int = 3, task: str = TASK, **more: Any
+) -> None:
     methods = list(dict.fromkeys(run.method.name for run in runs))
-    record = comparison({TASK: ["tokenised_bleu"]}, methods, [0, 1], environment=ENVIRONMENT)
+    record = comparison({task: ["tokenised_bleu"]}, methods, [0, 1], environment=ENVIRONMENT)
     rate = runs[0].training.more["learning_rate"]
     shared = {"epochs": epochs, "max_tokens": 16_384, "warmup_steps": None, "learning_rate": rate, **more}
     record = replace(record, tasks=[replace(record.tasks[0], scored_on="test", settings=shared)])
     record.save(folder)
     for run in runs:
-        run.save(folder / TASK / run.method.name / f"seed-{run.training.seed}" / "record.json")
+        run.save(folder / task / run.method.name / f"seed-{run.training.seed}" / "record.json")
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
     assert "Trained on 133,000 pairs, scored on test (1,268 sentences), beam 10, length penalty 1." in page
     assert "tokenised BLEU `tok:none`; sacreBLEU `tok:13a`; chrF `nc:6`." in page
     assert "ARCH minus each method, in points;" in page
-    assert "smart/seed-1: no result" in page
+    assert "\n- iwslt15-en-vi/smart/seed-1, iwslt15-en-vi/r3f/seed-1: no result: not finished; " in page
 
 
 def test_the_time_of_a_model_that_no_bench_took_is_left_open(translation: ModuleType, tmp_path: Path) -> None:
@@ -160,6 +162,39 @@ def test_a_run_that_failed_in_one_part_and_not_in_another_did_not_fail(translati
     broken = replace(one, record=replace(record, runs=spoilt))
     for joined in (broken.joined(other), other.joined(broken)):
         assert [entry.error for entry in joined.record.runs] == [None, None]
+
+
+def test_a_comparison_is_finished_once_each_run_is_there_in_one_of_its_parts(
+    translation: ModuleType, tmp_path: Path
+) -> None:
+    runs = {(TASK, run.method.name, run.training.seed): run for run in RUNS if run.method.name in ("standard", "arch")}
+    write_comparison(tmp_path / "1", [*runs.values()])
+    record = replace(load(tmp_path / "1"), status="running")
+    first, second = ({key: run for key, run in runs.items() if key[1] == name} for name in ("standard", "arch"))
+    one, other = (translation.Compared(name, record, part) for name, part in (("1", first), ("2", second)))
+    assert one.joined(other).record.status == "finished"
+    assert one.joined(replace(other, runs={})).record.status == "running"
+
+
+def test_what_the_runs_of_a_task_share_with_no_other_task_stands_below_its_scores(
+    translation: ModuleType, tmp_path: Path
+) -> None:
+    write_comparison(tmp_path / "1")
+    other = "iwslt15-vi-en"
+    slow = [
+        replace(
+            run,
+            task=replace(run.task, name=other),
+            training=replace(run.training, more={**run.training.more, "warmup_steps": 7}),
+        )
+        for run in RUNS[:2]
+    ]
+    write_comparison(tmp_path / "2", slow, task=other)
+    page = translation.page(tmp_path, [])
+    assert "What all runs share: learning_rate 0.001.\n" in page
+    assert page.count("Trained on 133,000 pairs, warmup_steps 2, scored on") == 1
+    assert page.count("Trained on 133,000 pairs, warmup_steps 7, scored on") == 1
+    assert page.count("| Standard | 30.5 ± 0.7 |") == 2
 
 
 def test_a_comparison_made_in_parts_reads_as_one(translation: ModuleType, page: str, tmp_path: Path) -> None:
@@ -224,7 +259,7 @@ def test_a_part_without_records_is_left_out(translation: ModuleType, page: str, 
     assert "## Scores, small" in translation.page(tmp_path, [])
     assert "## Wall time" not in translation.page(tmp_path, [])
     assert "## Wall time" in page
-    for heading in ("## Whose perturbation is borrowed", "## Training speed", "## Decoding"):
+    for heading in ("## Whose perturbation is borrowed", "## Training speed", "## Attention over", "## Decoding"):
         assert heading not in page
 
 
@@ -259,12 +294,14 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     }
     other = {**order, "order": "shuffled, 0", "max_tokens": 32_768, "seconds": 31.0, "differing": 2}
     decoding = {**same, "sentences": 1268, "beam": 10, "orders": [order, other]}
-    (tmp_path / "speed.jsonl").write_text(f"{json.dumps(speed)}\n{json.dumps(wide)}\n")
+    before = {**speed, "commit": "e" * 40, "share": {"median": 0.5, "least": 0.4, "most": 0.6}}
+    (tmp_path / "speed.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in (before, speed, wide)))
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     page = translation.page(tmp_path, [])
     what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 an update"
     assert f"| {what} (ddddddd) | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert f"| trainer / bare loop, target tokens a second, {what} (ddddddd) | ≥ 0.95 | 0.970 (0.967–0.990) |" in page
+    assert page.count("0.500 (0.400–0.600)") == 1  # beside all that was measured, and not as what the aim has come to
     assert f"| {what}, widths of 8 (ddddddd) | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert f"| {what}, widths of 8, compiled layers (ddddddd) | 4,000 | 3,920 | 0.980 (0.980–0.980) |" in page
     assert f"a second, {what}, widths of 8, compiled layers (ddddddd) | ≥ 0.95 | 0.980 (0.980–0.980) |" in page
@@ -276,6 +313,19 @@ def test_speed_and_decoding_are_told_from_their_lines(translation: ModuleType, t
     other["scores"] = {"bleu": 30.02, "chrf": 50.0}
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     assert "| the same | 30.00–30.02 |" in translation.page(tmp_path, [])
+
+
+def test_kernels_of_attention_are_timed_on_the_gpu_and_call_by_call(translation: ModuleType, tmp_path: Path) -> None:
+    ways = {"short": {"kernels_ms": 0.07, "wall_ms": 0.93}, "usual": {"kernels_ms": 0.19, "wall_ms": 0.431}}
+    rows = {"length": 32, "padded": ways, "causal": {**ways, "usual": {"kernels_ms": 0.48, "wall_ms": 0.5}}}
+    same = {"commit": "d" * 40, "device": "a GPU", "command": "x y"}
+    line = {**same, "positions": 16_384, "heads": 8, "width": 64, "lengths": [rows]}
+    (tmp_path / "attention.jsonl").write_text(json.dumps(line))
+    page = translation.page(tmp_path, [])
+    assert "16,384 positions, 8 heads of width 64, bf16, ms forward and backward:\n" in page
+    header = "GPU, PyTorch | GPU, short | call by call, PyTorch | call by call, short |"
+    assert f"| tokens of a row | {header}" in page
+    assert "| 32, padded | 0.19 | 0.07 | 0.43 | 0.93 |\n| 32, causal | 0.48 | 0.07 | 0.50 | 0.93 |\n" in page
 
 
 def test_a_schedule_that_was_tried_stands_beside_the_papers_figure_with_its_command(
