@@ -20,6 +20,7 @@ from advreg.core.short_attention import attend
 from advreg.hf.architectures import build_translator
 from advreg.hf.attention import short_attention
 from advreg.hf.compiling import compile_layers, compiled
+from advreg.hf.decoding import Decoding, decode
 from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.masks import PADDED, padding_of
 from advreg.hf.survey import survey, to_device
@@ -179,6 +180,14 @@ def test_a_cache_outside_the_device_takes_no_memory_on_it_but_the_means():
     assert taken["device"] > rows + means
     assert taken["host"] < 1.5 * means
     assert taken["disk"] < 1.5 * means
+
+
+def test_a_beam_search_leaves_the_memory_it_took_to_others():
+    model = tiny("marian").to(CUDA)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    decode(model, [[5 + row % 40, 5 + row // 40, 7, 0] for row in range(400)], Decoding(beam=8))
+    assert torch.cuda.memory_reserved() < torch.cuda.max_memory_reserved()  # which else only grows
 
 
 def cache_of_eight() -> PerturbationCache:

@@ -98,6 +98,38 @@ def test_progress_counts_every_sentence() -> None:
     assert len(done) > 1
 
 
+def test_a_batch_too_much_for_the_memory_is_searched_in_parts_and_so_are_those_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, texts, search = tiny("marian"), sources(), Decoding(beam=2, ratio=1.0, extra=3)
+    whole = decode(model, texts, search, max_tokens=10_000)
+    generate, fitted = model.generate, list[bool]()
+
+    def in_little_memory(input_ids: torch.Tensor, generation_config: Any, **rest: Any) -> Any:
+        positions = len(input_ids) * generation_config.num_beams * generation_config.max_new_tokens
+        fitted.append(positions <= 140)
+        if not fitted[-1]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(input_ids=input_ids, generation_config=generation_config, **rest)
+
+    monkeypatch.setattr(model, "generate", in_little_memory)
+    done: list[int] = []
+    assert decode(model, texts, search, max_tokens=10_000, advance=done.append) == whole
+    assert sum(done) == len(texts)
+    assert fitted.count(False) == 1, "once, not with every batch"
+    assert any("decoding goes on with" in record.getMessage() for record in caplog.records)
+
+
+def test_a_sentence_too_much_for_the_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_no_memory(**_: Any) -> Any:
+        raise torch.OutOfMemoryError("not even one")
+
+    model = tiny("marian")
+    monkeypatch.setattr(model, "generate", in_no_memory)
+    with pytest.raises(torch.OutOfMemoryError, match="not even one"):
+        decode(model, sources(3), Decoding(beam=1))
+
+
 def test_attention_takes_batches_of_any_shape_without_a_plan_for_each() -> None:
     planned: list[bool] = []
     told = lambda _: planned.append(torch.backends.cuda.cudnn_sdp_enabled())  # noqa: E731

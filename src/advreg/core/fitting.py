@@ -20,9 +20,11 @@ class Fitting:
 
     Args:
         most: positions (samples × padded length) that a part may have; lowered for good when memory runs out.
+        what: the work, as a warning calls it.
     """
 
     most: int | None = None
+    what: str = "the ascent"
 
     def __call__(self, size: int, width: int, work: Callable[[slice], T]) -> list[T]:
         """What ``work`` gives for each part of a batch of ``size`` samples of ``width`` positions, in their order.
@@ -39,8 +41,9 @@ class Fitting:
             # outside the handler: by now the failed pass's tensors are free
             self.most = (step + 1) // 2 * width
             logger.warning(
-                "out of memory with %d samples of %d tokens; the ascent goes on with %d at a time",
+                "out of memory with %d samples of %d tokens; %s goes on with %d at a time",
                 step,
                 width,
+                self.what,
                 (step + 1) // 2,
             )

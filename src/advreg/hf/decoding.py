@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import GenerationConfig
 
+from advreg.core.fitting import Fitting
 from advreg.hf.attention import for_any_shape
 from advreg.hf.batching import round_up
 from advreg.hf.compiling import not_compiled
@@ -69,7 +71,7 @@ def decode(
 
     What a source becomes depends on it alone, but for rounding: batches are composed by length, and each source has
     its own length limit. The order of the sources changes nothing at all: batches are composed by what the sources are,
-    each once.
+    each once. A batch that is too much for the memory is searched in parts, and so are those after it.
 
     Args:
         model: an encoder–decoder.
@@ -83,21 +85,24 @@ def decode(
     budget = _TOKENS.get(device.type, _TOKENS["cpu"]) if max_tokens is None else max_tokens
     counts = Counter(map(tuple, sources))
     found: dict[Source, list[int]] = {}
+    fitting = Fitting(what="decoding")
     training = model.training
     model.eval()
     try:
         with torch.inference_mode(), kept_randomness(), not_compiled(), _autocast(device, precision):
             for batch in batches_of(counts, decoding, budget):
-                found.update(zip(batch, _search(model, batch, decoding), strict=True))
+                found.update(zip(batch, _fitting_search(model, batch, decoding, fitting), strict=True))
                 if advance is not None:
                     advance(sum(counts[source] for source in batch))
     finally:
         model.train(training)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # a search leaves much behind, which no other process on the GPU could have
     return [list(found[tuple(source)]) for source in sources]
 
 
 def batches_of(sources: Iterable[Source], decoding: Decoding, max_tokens: int) -> Iterator[list[Source]]:
-    """Sources in batches that share a length limit, longest first: a budget too large fails at once."""
+    """Sources in batches that share a length limit, longest first: a budget too large shows at once."""
     batch: list[Source] = []
     for source in sorted(sources, key=lambda source: (-len(source), source)):
         if batch:
@@ -109,6 +114,13 @@ def batches_of(sources: Iterable[Source], decoding: Decoding, max_tokens: int) -
         batch.append(source)
     if batch:
         yield batch
+
+
+def _fitting_search(model: Any, batch: Sequence[Source], decoding: Decoding, fitting: Fitting) -> Iterator[list[int]]:
+    """The translations of a batch, in parts that fit the memory."""
+    width = decoding.beam * decoding.limit(len(batch[0]))  # positions of a source's hypotheses
+    parts = fitting(len(batch), width, lambda rows: _search(model, batch[rows], decoding))
+    return chain.from_iterable(parts)
 
 
 def _search(model: Any, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[list[int]]:
