@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import gc
 import json
 import statistics
 import sys
@@ -81,10 +82,15 @@ class Turn:
         return int(self.job.fields["gradient_accumulation_steps"])
 
 
-def forget_graphs() -> None:
-    """Each turn compiles for itself: graphs of earlier ones would count towards the limit of torch.compile."""
+def forget_turns() -> None:
+    """Each turn compiles for itself: graphs of earlier ones would count towards the limit of torch.compile.
+
+    What is left of them is freed here, and not by the worker that makes the next turn's batches, a fork of this
+    process: :func:`advreg.hf.data.leave_inherited` tells why.
+    """
     torch._dynamo.reset()
     counters.clear()
+    gc.collect()
 
 
 def graph_count() -> int:
@@ -207,9 +213,9 @@ class Speeds:
 
     def take(self, device: torch.device) -> None:
         """One more round."""
-        forget_graphs()
+        forget_turns()
         self.bare.append(bare_loop(self.turn, device))
-        forget_graphs()
+        forget_turns()
         speed, self.graphs = our_trainer(self.turn)
         self.ours.append(speed)
 

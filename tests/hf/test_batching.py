@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,12 @@ from tiny_models import tiny
 START, PAD = 49, 49  # of the tiny Marian
 
 
-def some_pairs(count: int = 40, seed: int = 0) -> Pairs:
+def some_pairs(count: int = 40, seed: int = 0, kind: type[Pairs] = Pairs) -> Pairs:
     """Pairs whose targets can be told from their sources: each token is one more."""
     random = np.random.default_rng(seed)
     source = [(5 + random.integers(0, 30, size=random.integers(2, 14))).tolist() for _ in range(count)]
     target = [[token + 1 for token in row[: random.integers(1, len(row) + 1)]] + [0] for row in source]
-    return Pairs(source, target)
+    return kind(source, target)
 
 
 # ---- pairs and collator
@@ -240,6 +242,42 @@ def test_both_sides_of_a_pair_stay_together_with_their_id(tmp_path: Path) -> Non
             assert target.tolist() == pairs[number]["labels"].tolist()
             seen.append(number)
     assert sorted(seen) == list(range(len(pairs)))
+
+
+class _Garbage:
+    """A cycle, which is freed whenever Python looks for garbage; a file tells in which process that was."""
+
+    def __init__(self, told: Path) -> None:
+        self.told, self.itself = told, self
+
+    def __del__(self) -> None:
+        with self.told.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class _CollectingPairs(Pairs):
+    """Whoever makes a batch of them looks for garbage."""
+
+    def gathered(self, indices: Any) -> Any:
+        gc.collect()
+        return super().gathered(indices)
+
+
+def test_a_worker_does_not_free_what_it_inherited_from_the_training(tmp_path: Path) -> None:
+    """Of tensors on a GPU that would be its end."""
+    told, pairs = tmp_path / "told", some_pairs(kind=_CollectingPairs)
+    trainer = make_trainer(tmp_path, pairs, Standard(), dataloader_num_workers=1)
+    trainer._identify()
+    gc.collect()
+    gc.disable()
+    try:
+        _Garbage(told)
+        count = sum(1 for _ in trainer.get_train_dataloader())
+    finally:
+        gc.enable()
+    assert count == len(trainer.batches)
+    gc.collect()
+    assert told.read_text().split() == [str(os.getpid())]
 
 
 class _Seen(TrainerCallback):

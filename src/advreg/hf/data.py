@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -178,3 +179,12 @@ def in_batches(
     indices = range(len(dataset)) if indices is None else indices
     for first in range(0, len(indices), size):
         yield collator([dataset[index] for index in indices[first : first + size]])
+
+
+def leave_inherited(worker: int) -> None:
+    """For a worker of a data loader: what it inherited as a fork is not its own to free.
+
+    Python may find garbage of the training process at any moment in the worker too. Of a tensor on a GPU, which a fork
+    cannot reach, that would be the end of it: "DataLoader worker exited unexpectedly".
+    """
+    gc.freeze()

@@ -29,7 +29,7 @@ from advreg.core.shard import Shard
 from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.data import IdCollator, Identified, Limits
+from advreg.hf.data import IdCollator, Identified, Limits, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding, is_finite
 from advreg.hf.progress import progress_bar
@@ -261,6 +261,7 @@ class AdversarialMixin(SavingMixin):
             prefetch_factor=self.args.dataloader_prefetch_factor,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
+            worker_init_fn=leave_inherited,
         )
         return prepare_data_loader(
             loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True,
