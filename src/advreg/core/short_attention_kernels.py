@@ -69,7 +69,7 @@ def _sizes(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> dict[str,
 
 def _tile(length: int) -> int:
     """A power of two; matrix products take 16 at least."""
-    return int(max(16, triton.next_power_of_2(length)))
+    return max(16, 1 << (length - 1).bit_length())
 
 
 @triton.jit
