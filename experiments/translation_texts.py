@@ -130,11 +130,11 @@ READING = """
 - **Of a small model ARCH costs a third more than R3F, and not a twentieth.** Where the GPU waits for the host, R3F's
   doubled batch is free, so that the ascents of the refresh epochs, four times as long as others, weigh more: one epoch
   in fifteen adds a fifth by itself. What is left of the difference is within the spread of the rounds.
-- **The trainer is no slower than a bare loop.** At 32,768 tokens it has 1.12 of its speed: no pass of it waits for the
-  GPU, which transformers asks three times a pass in the bare loop what a mask hides. Earlier commits, of which some
-  stand in the table, lost a fifth: an update waited to see whether the gradient is finite, and batches were made in a
-  loop over their pairs. At 8,192 tokens the figure is 2 % too high: the last update of an epoch is shorter, so that 88
-  batches were trained on and 90 counted; now the tokens are counted.
+- **The trainer is no slower than a bare loop.** At 32,768 tokens it has 1.12 of its speed, probably because no pass of
+  it waits for the GPU, which transformers asks three times a pass in the bare loop what a mask hides. Earlier commits,
+  of which some stand in the table, lost a fifth: an update waited to see whether the gradient is finite, and batches
+  were made in a loop over their pairs. At 8,192 tokens the figure is 2 % too high: the last update of an epoch is
+  shorter, so that 88 batches were trained on and 90 counted; now the tokens are counted.
 - **Short attention is for a GPU that has enough to do.** Its kernels take 7 to 75 % of the time of PyTorch's, but
   the host takes twice as long, or more, to launch them. So it may pay where several runs share a GPU, or batches
   are large.
