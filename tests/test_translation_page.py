@@ -219,6 +219,7 @@ def test_a_part_may_have_a_learning_rate_of_its_own_which_its_row_names(
     write_comparison(tmp_path / "2", [replace(slower, training=replace(slower.training, more=slow))])
     page = translation.page(tmp_path, [])
     assert "What all runs share: warmup_steps 2.\n" in page
+    assert "Trained on 133,000 pairs, scored on" in page  # what is a row's own is not the task's
     assert "| FreeLB, learning_rate 0.0007 | 31.5 (1 of 2) |" in page
     assert "| SMART, learning_rate 0.001 | 31.5 (1 of 2) |" in page
 

@@ -57,6 +57,10 @@ class Decoding:
         most = int(self.ratio * round_up(length, _CLASS)) + self.extra
         return most if positions is None else min(most, positions)
 
+    def positions(self, length: int) -> int:
+        """What the hypotheses of a source of so many tokens take of a batch's budget."""
+        return self.beam * max(length, self.limit(length))
+
 
 @for_any_shape()
 def decode(
@@ -107,7 +111,7 @@ def batches_of(sources: Iterable[Source], decoding: Decoding, max_tokens: int) -
     for source in sorted(sources, key=lambda source: (-len(source), source)):
         if batch:
             first = len(batch[0])
-            size = (len(batch) + 1) * decoding.beam * max(first, decoding.limit(first))
+            size = (len(batch) + 1) * decoding.positions(first)
             if size > max_tokens or round_up(first, _CLASS) != round_up(len(source), _CLASS):
                 yield batch
                 batch = []
@@ -118,9 +122,8 @@ def batches_of(sources: Iterable[Source], decoding: Decoding, max_tokens: int) -
 
 def _fitting_search(model: Any, batch: Sequence[Source], decoding: Decoding, fitting: Fitting) -> Iterator[list[int]]:
     """The translations of a batch, in parts that fit the memory."""
-    width = decoding.beam * decoding.limit(len(batch[0]))  # positions of a source's hypotheses
-    parts = fitting(len(batch), width, lambda rows: _search(model, batch[rows], decoding))
-    return chain.from_iterable(parts)
+    positions = decoding.positions(len(batch[0]))
+    return chain.from_iterable(fitting(len(batch), positions, lambda rows: _search(model, batch[rows], decoding)))
 
 
 def _search(model: Any, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[list[int]]:
