@@ -127,8 +127,8 @@ READING = """
   (commit ed8ed4a; stopped there, so there is no record). With ε = 0.03, which `--preset translation` now gives it, it
   learns as fast as Standard, and ends half a point above it on Vi-En (0.9 in the paper), 0.1 on En-Vi (1.3 in the
   paper), 0.1 on Multi30k and 0.3 on IWSLT'14, for three times the passes: a quarter of what the penalties bring, or
-  none of it. FreeAT in its own ball, 0.01 for each entry of a token, had 2 and less on Multi30k after 15 epochs; now the
-  preset gives it FreeLB's.
+  none of it. FreeAT in its own ball, 0.01 for each entry of a token, had 2 and less on Multi30k after 15 epochs; now
+  the preset gives it FreeLB's.
 - **FreeAT's gain on IWSLT'14 is probably that of more updates.** Each of its three replays of a batch is one, so in 20
   epochs it makes 7,560 where the others make 2,520. Those are not done: nearly all score best on the validation set at
   the end, and with a training loss of 2.9 to 3.0, where FreeAT has 1.9 and its validation loss rises after 10 epochs.
