@@ -106,6 +106,8 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(settings: Translatio
     assert len([line for line in outcome.history if "eval_bleu" in line]) == 3
     assert str(numbers) not in (folder / "record.json").read_text(encoding="utf-8")
     assert any("batches an epoch" in line and "padding" in line for line in said)
+    updates = (outcome.timing["steps"] or 0) / 3  # of an epoch
+    assert any(line.endswith(f"; updates an epoch: {updates:.0f}") for line in said)
     assert "numbers0: learning 55 subwords from 60 pairs of lines" in said
     shares = [int(line.split()[1].rstrip("%")) for line in said if "translated" in line]
     assert shares == sorted(shares)

@@ -430,7 +430,8 @@ def _batches_note(record: records.RunRecord) -> str:
     return (
         f"{record.task.sizes[TRAIN]:,} pairs in {details['batches']} batches an epoch{each}, "
         f"{details['padding']['both']:.1%} of the positions padding; batches an update{each}: {accumulated}, "
-        f"{accumulated * processes * details['target_tokens_per_batch']:,.0f} target tokens"
+        f"{accumulated * processes * details['target_tokens_per_batch']:,.0f} target tokens; "
+        f"updates an epoch: {-(-details['batches'] // accumulated)}"
     )
 
 
