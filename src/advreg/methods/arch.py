@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import register_multi_grad_hook
 
 from advreg.core.checks import check_choice, check_not_negative, check_share, check_whole
 from advreg.core.perturbation import Perturbation
@@ -254,50 +255,48 @@ class Arch(AscentOptions, Method):
     def expect(self, ids: Tensor) -> None:
         self.cache.expect(ids)
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         ids = task.sample_ids(batch)
         with task.dropout(self.dropout):
             if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-                report = self.descend(task, batch, clean, perturbed, delta, backward)
+                report = self.descend(task, batch, clean, perturbed, delta)
             elif self.share_last_pass:
-                report = self._refresh_shared(task, batch, ids, clock, backward)
+                report = self._refresh_shared(task, batch, ids, clock)
             else:
-                report = self._refresh(task, batch, ids, clock, backward)
+                report = self._refresh(task, batch, ids, clock)
         measures = {**report.measures, "cache_staleness": float(clock.epoch - self.schedule.last(clock.epoch))}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
-    def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+    def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """Find Δ_i, blend it into the cache, train on the result (algorithm 1)."""
-        clean = task.peek(batch)
+        clean = task.logits(batch)
         found = self.worst_case(task, batch, clean)
         delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return self.descend(task, batch, clean, task.logits(batch, delta), delta, backward)
+        return self.descend(task, batch, clean, task.peek(batch, delta), delta)
 
-    def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+    def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """The same with the S-th ascent's pass trained on: one forward and one backward less. Not in the paper.
 
         The loss is taken at δ_{S−1}; its backward gives the S-th ascent's gradient too, and Δ_i = δ_S is cached.
         """
-        clean = task.peek(batch)
+        clean = task.logits(batch)
         point = self.worst_case(task, batch, clean, self.ascent_steps - 1).leaf()
-        perturbed = task.logits(batch, point)
-        one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient tells how backward scales a loss
-        report = self.descend(task, batch, clean, perturbed, point, lambda loss: backward(loss * one))
-        assert one.grad is not None
-        scale = one.grad / report.loss * self.weight / task.items(batch)
-        gradient = point.collected().map(lambda values, _: values / scale)
-        found = self.ascent.move(point, gradient, self.ball)
-        self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return report
+        report = self.descend(task, batch, clean, task.peek(batch, point), point)
+        one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient: how backward scales the loss
+        per_sample = self.weight / task.items(batch)
+
+        def cache_last(gradients: Sequence[Tensor | None]) -> None:
+            scale, *moved = (torch.zeros_like(one) if gradient is None else gradient for gradient in gradients)
+            values = {stream: value / (scale * per_sample) for stream, value in zip(point.streams, moved, strict=True)}
+            found = self.ascent.move(point, Perturbation(values, point.masks).map(lambda value, _: value), self.ball)
+            self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
+
+        register_multi_grad_hook([one, *point.values.values()], cache_last)
+        return replace(report, loss=report.loss + (one - one.detach()))
 
     def _has_swept(self, epoch: int) -> bool:
         if self.refresh == "sweep" and self._swept_at != epoch:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
+from torch import Tensor
 
 from advreg.core.ascent import Ascent, StepRule
 from advreg.core.ball import Ball, Norm, Scope
@@ -60,13 +61,8 @@ class FreeAT(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.replays, self.step_size, self.step_rule, "project")
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         if update is None:
             raise ValueError(
@@ -79,25 +75,31 @@ class FreeAT(Method):
             return StepReport(nothing, nothing)
         group, self._held = self._held, []
         with task.dropout(self.dropout):
-            for replay in range(self.replays):
-                if replay > 0:
-                    update()
+            for _ in range(self.replays - 1):
                 with task.accumulating():
-                    visits = [self.visit(task, batch, delta, backward) for batch, delta in group[:-1]]
-                visits.append(self.visit(task, *group[-1], backward))
-                group = [(batch, delta) for _, batch, delta in visits]
-        loss = torch.stack([loss for loss, _, _ in visits]).sum()
+                    moved = [self.visit(task, batch, delta, backward) for batch, delta in group[:-1]]
+                group = [*moved, self.visit(task, *group[-1], backward)]
+                update()
+            total = self.last_replay(task, group, backward)
         norm = torch.stack([delta.sentence_norm().mean() for _, delta in group]).mean()
-        return StepReport(loss, loss, measures={"delta_norm": norm})
+        return StepReport(total, total.detach(), measures={"delta_norm": norm})
 
-    def visit(
-        self, task: Task, batch: Batch, delta: Perturbation, backward: Backward
-    ) -> tuple[torch.Tensor, Batch, Perturbation]:
+    def visit(self, task: Task, batch: Batch, delta: Perturbation, backward: Backward) -> tuple[Batch, Perturbation]:
         """Add the gradient of one micro-batch at δ, and move its δ along it."""
         point = delta.leaf()
-        loss = task.loss(task.logits(batch, point), batch)
-        backward(loss)
-        return loss.detach(), batch, self.ascent.move(point, point.collected(), self.ball)
+        backward(task.loss(task.logits(batch, point), batch))
+        return batch, self.ascent.move(point, point.collected(), self.ball)
+
+    def last_replay(self, task: Task, group: list[tuple[Batch, Perturbation]], backward: Backward) -> Tensor:
+        """The loss of the group, of which only the last micro-batch is left to propagate."""
+        before = torch.zeros((), device=group[-1][1].device)
+        with task.accumulating():
+            for batch, delta in group[:-1]:
+                loss = task.loss(task.logits(batch, delta), batch)
+                backward(loss)
+                before = before + loss.detach()
+        batch, delta = group[-1]
+        return before + task.loss(task.logits(batch, delta), batch)
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

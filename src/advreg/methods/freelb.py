@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import get_args
 
@@ -55,28 +54,22 @@ class FreeLB(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.ascent_steps, self.step_size, "normalised", "project")
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         points = 1 + self.ascent_steps
         delta = self.draw(task.zeros(batch))
-        losses = []
+        before = torch.zeros((), device=delta.device)  # the losses of the points already propagated
         with task.dropout(self.dropout):
-            for index in range(points):
+            for _ in range(self.ascent_steps):
                 point = delta.leaf()
-                with task.accumulating() if index < self.ascent_steps else nullcontext():
+                with task.accumulating():
                     loss = task.loss(task.logits(batch, point), batch) / points
                     backward(loss)
-                losses.append(loss.detach())
-                if index < self.ascent_steps:
-                    delta = self.ascent.move(point, point.collected(), self.ball)
-        total = torch.stack(losses).sum()
-        return StepReport(total, total, measures={"delta_norm": delta.sentence_norm().mean()})
+                before = before + loss.detach()
+                delta = self.ascent.move(point, point.collected(), self.ball)
+            total = before + task.loss(task.logits(batch, delta), batch) / points
+        return StepReport(total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """δ_0 = U(−1, 1) · magnitude / √(L·D), L the real tokens of the sample: a norm of about magnitude/√3."""

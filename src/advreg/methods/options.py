@@ -13,7 +13,7 @@ from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
-from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
+from advreg.methods.base import Batch, Dropout, StepReport, Task, option
 
 
 @dataclass
@@ -30,16 +30,13 @@ class PenaltyOptions:
         check_choice("divergence", self.divergence, get_args(Divergence))
         check_choice("dropout", self.dropout, get_args(Dropout))
 
-    def descend(
-        self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor, delta: Perturbation, backward: Backward
-    ) -> StepReport:
-        """Backward through L + λ ℓ_v."""
+    def descend(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor, delta: Perturbation) -> StepReport:
+        """L + λ ℓ_v, to be descended."""
         task_loss = task.loss(clean, batch)
         penalty = self.penalty(task, batch, clean, perturbed)
         loss = task_loss + self.weight * penalty
-        backward(loss)
         measures = {"delta_norm": delta.sentence_norm().mean()}
-        return StepReport(loss.detach(), task_loss.detach(), penalty.detach(), measures)
+        return StepReport(loss, task_loss.detach(), penalty.detach(), measures)
 
     def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""

@@ -55,18 +55,13 @@ class R3F(PenaltyOptions, Method):
     def writes_weights(self) -> str:
         return self.needs_whole_weights
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         delta = self.draw(task.zeros(batch))
         with task.dropout(self.dropout):
             clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(task, batch, clean, perturbed, delta, backward)
+            return self.descend(task, batch, clean, perturbed, delta)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""
