@@ -155,25 +155,27 @@ def watched(model: nn.Module) -> Iterator[list[Pass]]:
     """Every pass over the model, and the δ that came out of its embedding modules, whoever put it there.
 
     A hook of ours would run before one that is registered later, and miss it; so the modules' `__call__` is wrapped.
+    For the same reason a pass is noticed at its first embeddings and not where it enters the model.
     """
     passes: list[Pass] = []
-    rows = lambda _, __, inputs: passes.append(Pass(len(inputs["input_ids"])))  # noqa: E731
-    handle = model.register_forward_pre_hook(rows, with_kwargs=True)
     modules = sites(model)
     classes = {stream: type(module) for stream, module in modules.items()}
-    for stream, module in modules.items():
-        module.__class__ = _listening(type(module), stream, passes)
+    for number, (stream, module) in enumerate(modules.items()):
+        module.__class__ = _listening(type(module), stream, passes, begins=number == 0)
     try:
         yield passes
     finally:
-        handle.remove()
         for stream, module in modules.items():
             module.__class__ = classes[stream]
 
 
-def _listening(plain: type[nn.Module], stream: str, passes: list[Pass]) -> type[nn.Module]:
+def _listening(plain: type[nn.Module], stream: str, passes: list[Pass], begins: bool) -> type[nn.Module]:
+    """A module that notes its output; the first of a model also notes that a pass begins."""
+
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         output: Tensor = plain.__call__(self, *args, **kwargs)
+        if begins:
+            passes.append(Pass(len(output)))
         with torch.no_grad():
             passes[-1].deltas[stream] = output.detach() - plain.forward(self, *args, **kwargs)
         return output

@@ -17,8 +17,9 @@ from advreg import Arch
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.hf.checkpoint import last_whole_checkpoint
 from advreg.hf.data import IdCollator, Identified
+from advreg.hf.head import IGNORED
 from advreg.hf.masks import PADDED
-from advreg.hf.task import IGNORED, SAMPLE_ID
+from advreg.hf.task import SAMPLE_ID
 from advreg.methods.base import Method
 from advreg.methods.standard import Standard
 from tiny_models import tiny

@@ -108,6 +108,10 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.logits(batch, delta)
 
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        self._count.forward += self._size(batch)
+        return self._task.loss_at(batch, delta)
+
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         self._count.forward += self._size(batch)
         return self._task.peek(batch, delta)

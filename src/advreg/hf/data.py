@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import bare
 from advreg.hf.masks import PADDED, padding_of
-from advreg.hf.task import IGNORED, SAMPLE_ID
+from advreg.hf.task import SAMPLE_ID
 
 Features = list[dict[str, Any]]
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Perturbation
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import SURVIVES, InjectionError, bare, surviving_share
-from advreg.hf.task import IGNORED, CheckpointingError, ModelTask
+from advreg.hf.task import CheckpointingError, ModelTask
 from advreg.methods.base import Batch
 
 

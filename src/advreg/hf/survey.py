@@ -14,9 +14,10 @@ from torch import Tensor
 
 from advreg.core.shard import Shard
 from advreg.hf.data import Features, Sized, in_batches
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import bare, find_sites
 from advreg.hf.randomness import kept_randomness
-from advreg.hf.task import IGNORED, ModelTask
+from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.memory.exchange import summed
 

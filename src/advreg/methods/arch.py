@@ -30,6 +30,7 @@ from advreg.methods.base import (
     Fetch,
     Method,
     MethodState,
+    Need,
     Passes,
     StepReport,
     Task,
@@ -71,6 +72,7 @@ class Arch(AscentOptions, Method):
 
     paper = "Zuo et al. 2021"
     cost = "2 + S/T_c forward (2 of them fused), 1 + S/T_c backward"
+    needs = frozenset[Need]({"predictions", "perturbation", "ids"})
     needs_corpus = True
     movable = ("cache_device", "cache_budget_gb", "cache_folder", "sweep_tokens")
 

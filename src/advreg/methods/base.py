@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ Backward = Callable[[Tensor], None]
 Update = Callable[[], None]
 Fetch = Callable[[Sequence[Tensor]], Iterable[Batch]]  # groups of sample ids → a batch of each, on the device
 Dropout = Literal["fresh", "shared", "off"]
+Need = Literal["predictions", "perturbation", "ids"]
+"""What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of the samples."""
 
 
 class Task(Protocol):
@@ -47,6 +49,9 @@ class Task(Protocol):
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
+
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        """The task loss at x + δ by the pass that :meth:`logits` makes; the model need not output logits."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
@@ -124,6 +129,7 @@ class Method(ABC):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""  # passes per step as a formula
+    needs: ClassVar[frozenset[Need]] = frozenset({"predictions", "perturbation"})
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
     repeats_backward: ClassVar[bool] = False  # does step() call backward more than once?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
@@ -240,6 +246,11 @@ class Method(ABC):
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
 
+    def fresh(self, **changes: Any) -> Self:
+        """A method that remembers nothing yet, with these options changed."""
+        known = {option.name: option.type for option in _options(type(self))}
+        return type(self)(**{**self.options(), **coerced(self.name, changes, known)})
+
     def decisive_options(self) -> dict[str, Any]:
         """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
         return {name: value for name, value in self.options().items() if name not in self.movable}
@@ -309,12 +320,17 @@ def create(name: str, **options: Any) -> Method:
         0.1
     """
     known = {option.name: option.type for option in describe(name)}
+    return _lookup(name)(**coerced(name, options, known))
+
+
+def coerced(name: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as their types want them; one that the method does not have is an error."""
     for given in options:
         if given not in known:
             raise ValueError(
                 f"method '{name}' has no option '{given}'{suggest(given, known)}; it has {', '.join(known) or 'none'}"
             )
-    return _lookup(name)(**{given: coerce(given, value, known[given]) for given, value in options.items()})
+    return {given: coerce(given, value, known[given]) for given, value in options.items()}
 
 
 def _lookup(name: str) -> type[Method]:

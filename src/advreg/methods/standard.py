@@ -15,11 +15,12 @@ class Standard(Method):
 
     paper = "–"
     cost = "1 forward, 1 backward"
+    needs = frozenset()
 
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
-        loss = task.loss(task.logits(batch), batch)
+        loss = task.loss_at(batch)
         return StepReport(loss, loss.detach())
 
     def passes(self) -> Passes:
