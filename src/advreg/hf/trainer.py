@@ -165,7 +165,8 @@ class AdversarialMixin(SavingMixin):
         """What the method may know of the training set."""
         shard = self._shard()
         advance = counting(progress, "surveying the data", len(shard))
-        return survey(self.task, self.train_dataset, self._collator(), advance, shard)
+        size = self.args.train_batch_size
+        return survey(self.task, self.train_dataset, self._collator(), advance, shard, size)
 
     def _shard(self) -> Shard:
         """The training samples of this process."""
