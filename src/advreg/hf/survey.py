@@ -14,7 +14,7 @@ from torch import Tensor
 
 from advreg.core.checks import check_whole
 from advreg.core.shard import Shard
-from advreg.hf.data import Features, Sized, in_batches
+from advreg.hf.data import Sized, in_batches
 from advreg.hf.injection import bare, find_sites
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.task import IGNORED, ModelTask
@@ -28,7 +28,7 @@ _FETCHED_AT_ONCE = 2**24  # numbers that wait on the model's device, 64 MiB, so 
 def survey(
     task: ModelTask,
     dataset: Sized,
-    collator: Callable[[Features], Any],
+    collator: Callable[[Any], Any],
     advance: Callable[[int], None] | None = None,
     shard: Shard | None = None,
     batch_size: int = _SAMPLES_AT_ONCE,

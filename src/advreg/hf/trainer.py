@@ -29,12 +29,13 @@ from advreg.core.shard import Shard
 from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.data import IdCollator, Identified, Limits, leave_inherited
+from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding, is_finite
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
+from advreg.hf.samples import SamplesMixin
 from advreg.hf.saving import SavingMixin
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.stopping import Stop
@@ -51,7 +52,7 @@ _STRATEGIES = ("random", "sequential", "group_by_length")
 OnNonFinite = Literal["stop", "skip"]
 
 
-class AdversarialMixin(SavingMixin):
+class AdversarialMixin(SamplesMixin, SavingMixin):
     """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
 
     Args:
@@ -166,17 +167,11 @@ class AdversarialMixin(SavingMixin):
         shard = self._shard()
         advance = counting(progress, "surveying the data", len(shard))
         size = self.args.train_batch_size
-        return survey(self.task, self.train_dataset, self._collator(), advance, shard, size)
+        return survey(self.task, self._samples(), self._collator(), advance, shard, size)
 
     def _shard(self) -> Shard:
         """The training samples of this process."""
         return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
-
-    def _collator(self) -> Any:
-        """The collator, for samples that have texts beside the token ids too; those that are gathered have none."""
-        if isinstance(self.train_dataset, Identified) and self.train_dataset.gathers:
-            return self.data_collator
-        return self._get_collator_with_removed_columns(self.data_collator)
 
     @property
     def task(self) -> ModelTask:
@@ -199,30 +194,6 @@ class AdversarialMixin(SavingMixin):
         outputs = SequenceClassifierOutput(logits=cast(Any, logits))
         loss: Tensor = self.compute_loss_func(outputs, batch["labels"], num_items_in_batch=items)
         return loss
-
-    def _identify(self) -> None:
-        """Give every training sample its index as a stable id."""
-        data = self.train_dataset
-        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            if self.method.needs_corpus:
-                raise ValueError(
-                    f"{self.method.name} remembers samples, so train_dataset must have a length and items by index, "
-                    f"got {type(data).__name__}; load it whole, or use a method without memory (r3f, smart)"
-                )
-            return
-        if hasattr(data, "add_column") and data.format["type"] != "custom":  # a datasets.Dataset
-            ids = list(range(len(data)))
-            if SAMPLE_ID not in data.column_names:
-                self.train_dataset = data.add_column(SAMPLE_ID, ids)
-            elif list(data[SAMPLE_ID]) != ids:
-                raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
-        elif not isinstance(data, Identified):  # also a datasets.Dataset whose transform would drop the column
-            self.train_dataset = Identified(data)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        if SAMPLE_ID not in self._signature_columns:
-            self._signature_columns.append(SAMPLE_ID)
 
     # ---- the data
 
@@ -255,7 +226,7 @@ class AdversarialMixin(SavingMixin):
     def _loader(self, batches: Any) -> Any:
         """As the stock one, but batches come from a sampler that knows of processes and epochs itself."""
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
+            self._samples(),
             batch_sampler=batches,
             collate_fn=self._collator(),
             num_workers=self.args.dataloader_num_workers,
@@ -369,10 +340,10 @@ class AdversarialMixin(SavingMixin):
 
     def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """A batch of each group of training samples."""
-        collate = self._collator()
+        samples, collate = self._samples(), self._collator()
         for ids in groups:
             self._mark_step()
-            yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
+            yield dict(self._prepare_inputs(collate(fetched(samples, ids.tolist()))))
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""
