@@ -120,9 +120,11 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.probe(batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(
+        self, batch: Batch, delta: Perturbation | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
-        return self._task.pair(batch, delta, fuse)
+        return self._task.pair(batch, delta, fuse, both_losses)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         self._count.forward += self._size(batch)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
-from advreg.hf.doubling import is_per_sample, reason_against, rows_of
+from advreg.hf.doubling import is_per_sample, reason_against, rows_of, twice
 from advreg.hf.head import IGNORED, Head
 from advreg.hf.injection import Injection, bare, compiled_parts, has_decoder, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
@@ -37,7 +37,7 @@ _NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS, PADDED)
 logger = logging.getLogger(__name__)
 
 LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
-ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch], Tensor]
+ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch, int], Tensor]
 
 
 class CheckpointingError(RuntimeError):
@@ -53,8 +53,9 @@ class ModelTask:
         label_smoothing: of the task's cross-entropy.
         loss_function: replaces the task loss; called with logits, batch and the denominator.
         compute_loss: replaces the whole pass that computes the loss, as a trainer's ``compute_loss`` does: called with
-            the wrapped model, the inputs and the batch, it calls the model once and returns the loss.
-        narrows: whether what reads the logits widens them itself, so that a compiled pass need not.
+            the model, its inputs, the batch and the number of copies of the batch in the inputs, it calls the model
+            once and returns the loss.
+        means: whether that loss is a mean over samples or tokens that widens the logits itself, as transformers' own.
         half: is the model run in float16, so that the inner objective must be scaled against underflow?
         context: entered around every pass, for autocast.
 
@@ -79,14 +80,14 @@ class ModelTask:
         half: bool = False,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         compute_loss: ComputeLoss | None = None,
-        narrows: bool = True,
+        means: bool = True,
     ) -> None:
         self.model = uncompiled(model)
         self.injection = Injection(model, site)
         self.label_smoothing = label_smoothing
         self.loss_function = loss_function
         self.compute_loss: ComputeLoss = compute_loss or self._own_loss
-        self.narrows = narrows and loss_function is None
+        self.means = means and loss_function is None
         self.context = context
         self.core = bare(model)
         self.prediction_head = Head(self.core)
@@ -134,7 +135,7 @@ class ModelTask:
             self._quiet = model if uncompiled(model) is self.model else self.model
             self._frozen = partial(call_constant, self._quiet)
             self._compiles_losses = self.prediction_head.compiles = True
-            if self.narrows:
+            if self.means:
                 self._logits = NarrowLogits(self.model, self.core).passing
             return
         compiler: Any = whole.dynamo_ctx
@@ -170,18 +171,26 @@ class ModelTask:
             return self.peek(batch, delta)
         return self._forward(self._frozen, batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        if fuse and self.may_fuse and self._can_fuse(batch):
+    def pair(
+        self, batch: Batch, delta: Perturbation | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        if fuse and self.may_fuse and self._can_fuse(batch) and (self.means or not both_losses):
             try:
-                made = self._train_pass(batch, delta, doubled=True)
+                made = self._train_pass(batch, delta, doubled=not both_losses, both_losses=both_losses)
             except torch.OutOfMemoryError:
                 if not self.unfuse():
                     raise
                 made = self._train_pass(batch)
         else:
             made = self._train_pass(batch)
+        if made.perturbed is not None:
+            return made.logits(), made.perturbed
         # A second pass goes past the wrapper: DDP wants one wrapped forward per backward.
-        return made.logits(), self.peek(batch, delta) if made.perturbed is None else made.perturbed
+        if not both_losses:
+            return made.logits(), self.peek(batch, delta)
+        other = self._train_pass(batch, delta, model=self._quiet)
+        made.loss, self._last = (made.loss + other.loss) / 2, made
+        return made.logits(), other.logits()
 
     def _can_fuse(self, batch: Batch) -> bool:
         self._refuse_batch_statistics()
@@ -205,21 +214,30 @@ class ModelTask:
             logger.warning("clean and perturbed copies go in two passes: %s", reason)
         return reason is None
 
-    def _train_pass(self, batch: Batch, delta: Perturbation | None = None, doubled: bool = False) -> TrainedPass:
-        """The pass through the wrapped model that computes the task loss."""
+    def _train_pass(
+        self,
+        batch: Batch,
+        delta: Perturbation | None = None,
+        doubled: bool = False,
+        both_losses: bool = False,
+        model: nn.Module | None = None,
+    ) -> TrainedPass:
+        """The pass through the wrapped model, or the one given, that computes the task loss."""
         self._check_resolution(batch, delta)
         self._last = None  # its graph is not needed any more
-        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled)
+        model = self.wrapped if model is None else model
+        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled, both_losses)
         inputs = {name: value for name, value in batch.items() if name not in (SAMPLE_ID, ITEMS, PADDED)}
-        with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(self.wrapped):
-            made.loss = self.compute_loss(self.wrapped, inputs, batch)
+        inputs = twice(inputs) if both_losses else inputs
+        with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(model):
+            made.loss = self.compute_loss(model, inputs, batch, 1 + both_losses)
         made.require_made()
         self._last = made
         return made
 
-    def _own_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch) -> Tensor:
+    def _own_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1) -> Tensor:
         """The loss of a loop without a trainer."""
-        items = batch.get(ITEMS)
+        items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies
         if self.loss_function is not None or self.label_smoothing:
             labels = inputs.pop("labels")
             logits = prediction_of(model(**inputs))
@@ -228,7 +246,7 @@ class ModelTask:
             return self.prediction_head.loss(logits, labels, items, self.label_smoothing)
         output = model(**inputs if items is None or not self.takes_items else {**inputs, ITEMS: items})
         loss: Tensor = output["loss"]
-        return loss if items is None or self.honours_items(batch) else loss * self.count(batch) / items
+        return loss if items is None or self.honours_items(batch) else loss * copies * self.count(batch) / items
 
     @cached_property
     def takes_items(self) -> bool:

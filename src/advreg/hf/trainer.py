@@ -241,7 +241,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             half=self.args.fp16,
             context=self.compute_loss_context_manager,
             compute_loss=self._task_loss,
-            narrows=plain and "compute_loss" not in vars(self),
+            means=plain and "compute_loss" not in vars(self),
         )
 
     # ---- the data

@@ -44,8 +44,13 @@ class Task(Protocol):
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise."""
+    def pair(
+        self, batch: Batch, delta: Perturbation | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
+
+        The task loss is then of f(x), or with ``both_losses`` the mean of both.
+        """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
