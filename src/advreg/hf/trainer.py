@@ -93,6 +93,7 @@ class AdversarialMixin(SamplesMixin, SavingMixin):
         self._withholding: Withholding | None = None
         self._stop = Stop()
         self._leaving = False
+        self._anew = False  # does a resumed run begin with an empty memory?
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
 
@@ -473,7 +474,7 @@ class AdversarialMixin(SamplesMixin, SavingMixin):
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
             before = len(method_files(Path(checkpoint)))
-            if before != self.args.world_size and self.is_world_process_zero():
+            if before not in (0, self.args.world_size) and self.is_world_process_zero():
                 logger.warning(
                     "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
                     "their samples belong to now; what is left of an epoch that had begun comes in another order",
@@ -481,6 +482,7 @@ class AdversarialMixin(SamplesMixin, SavingMixin):
                     before,
                     self.args.world_size,
                 )
+            self._anew = not tally
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
@@ -517,7 +519,8 @@ class _Watch(TrainerCallback):
         self.trainer.task.wrapped = self.trainer.model_wrapped  # its hooks are on before a pass is compiled
         for concern in self.trainer.method.concerns(state.num_train_epochs) if state.is_world_process_zero else ():
             logger.warning(concern)
-        if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
+        # a resumed run has done so: SMART's average would take one step too many
+        if state.global_step == 0 or self.trainer._anew:
             self.trainer.method.updated(self.trainer.task)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
