@@ -94,6 +94,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._epoch = 0
         self._stop = Stop()
         self._leaving = False
+        self._anew = False  # does a resumed run begin with an empty memory?
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
         self._is_ready = False  # has this training prepared its method?
@@ -418,7 +419,8 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
         for concern in self.method.concerns(self.state.num_train_epochs) if self.is_world_process_zero() else ():
             logger.warning(concern)
-        if self.state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
+        # a resumed run has done so: SMART's average would take one step too many
+        if self.state.global_step == 0 or self._anew:
             self.method.updated(self.task)
 
     def _at_epoch_begin(self, control: Any) -> None:
@@ -497,7 +499,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
             before = len(method_files(Path(checkpoint)))
-            if before != self.args.world_size and self.is_world_process_zero():
+            if before not in (0, self.args.world_size) and self.is_world_process_zero():
                 logger.warning(
                     "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
                     "their samples belong to now; what is left of an epoch that had begun comes in another order",
@@ -505,6 +507,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
                     before,
                     self.args.world_size,
                 )
+            self._anew = not tally
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))

@@ -240,6 +240,11 @@ class Method(ABC):
         """How what it remembers is doing; to be asked once, when training has ended."""
         return None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a run with these settings needs :meth:`state` to go on exactly."""
+        return type(self).state is not Method.state
+
     def state(self) -> MethodState:
         """What must be in a checkpoint for the next step to be exactly the same."""
         return MethodState()

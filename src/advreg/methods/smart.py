@@ -81,6 +81,10 @@ class Smart(AscentOptions, Method):
     def memory_bytes(self) -> int:
         return sum(value.numel() * value.element_size() for value in self._average.values())
 
+    @property
+    def remembers(self) -> bool:
+        return self.proximal_weight > 0
+
     def state(self) -> MethodState:
         return MethodState(dict(self._average))
 
