@@ -97,7 +97,8 @@ class Temporal(WeightOptions, Method):
 
     def weight_at(self, clock: Clock) -> float:
         """λ at this time: in the first epoch there is nothing to be held to."""
-        return 0.0 if clock.epoch == 0 else super().weight_at(clock)
+        weight = super().weight_at(clock)
+        return weight if clock.epoch > 0 else 0.0
 
     def _sketch_of(self, task: Task, logits: Tensor, batch: Batch) -> Sketch:
         """How these predictions are kept."""
