@@ -99,7 +99,9 @@ def trainer_of(
     **settings: Any,
 ) -> Any:
     """A trainer, in double precision unless told; ``settings``: options of the method, fields of TrainingArguments."""
-    options = OPTIONS.get(name, {}) | {key: settings.pop(key) for key in list(settings) if key in create(name).options()}
+    options = OPTIONS.get(name, {}) | {
+        key: settings.pop(key) for key in list(settings) if key in create(name).options()
+    }
     exact = {"dropout": dropout, "dtype": getattr(torch, dtype)}
     model = dropping(family) if name == "rdrop" and dropout == 0 else tiny(family, **exact)
     fields = {

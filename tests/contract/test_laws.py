@@ -409,7 +409,7 @@ STILL: dict[str, dict[str, Any]] = {
     "r3f": {"noise_scale": 0.0},
     "simcut": {"cut": 0.0},
     "temporal": {"weight": 0.0},
-    "ols": {"weight": 0.0, "first": "none"},
+    "ols": {"weight": 0.0},
     "standard": {},
     "rdrop": {},  # its copies drop the same
 }
