@@ -127,7 +127,7 @@ class Cut:
     values: Mapping[str, Tensor]
 
     def above_zeros(self) -> Cut:
-        """The cut of a doubled batch: nothing of its first half, these tokens of its second."""
+        """The cut of a doubled batch: nothing in its first half, these tokens in its second."""
         return Cut({stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()})
 
 

@@ -18,7 +18,7 @@ class Clock:
         epoch: passes over the data that are complete, from zero.
         step: optimizer steps taken, from zero; the micro-batches of one accumulation group share it.
         closes_group: does this micro-batch complete its accumulation group?
-        planned: optimizer steps of the whole run; none if the training loop does not say.
+        planned: optimizer steps of the whole run; ``None`` if unknown.
     """
 
     epoch: int
@@ -28,7 +28,7 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """Share of the planned steps that are taken, at most 1."""
+        """Steps taken, as a share of the planned ones; at most 1."""
         if self.planned is None:
             raise ValueError(
                 "start_at and ramp need the number of planned updates; pass Clock(epoch, step, planned=...), or train "
@@ -39,12 +39,12 @@ class Clock:
 
 @dataclass(frozen=True)
 class Onset:
-    """When a penalty sets in, and how its weight rises from there to the end of the plan.
+    """When a penalty starts, and how its weight rises from there to the end of the plan.
 
     Args:
         start_at: share of the planned updates before which the weight is 0.
-        ramp: ``"constant"``; ``"linear"``, where the weight λ rises from 0; ``"share"``, where the penalty's share of
-            the loss, λ / (1 + λ), rises from 0, and so λ faster and faster.
+        ramp: ``"constant"``; ``"linear"``: the weight λ rises linearly from 0; ``"share"``: the penalty's share of the
+            loss, λ / (1 + λ), does.
 
     Example:
         >>> half_way = Clock(epoch=1, step=50, planned=100)
@@ -65,7 +65,7 @@ class Onset:
         return self.start_at == 0 or clock.progress >= self.start_at
 
     def weight(self, weight: float, clock: Clock) -> float:
-        """λ at this time, of a penalty whose weight at the end is λ."""
+        """λ at this time, given its value at the end of the plan."""
         if not self.begun(clock):
             return 0.0
         if self.ramp == "constant":

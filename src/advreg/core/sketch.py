@@ -20,8 +20,8 @@ Parts = dict[str, Tensor]
 Kind = Literal["auto", "whole", "lumped", "drawn"]
 
 WHOLE_AT_MOST = 512
-"""Outputs of which a prediction is kept whole unless something else is asked for."""
-_SHORT = 2**16  # entries that two bytes can tell apart
+"""Predictions with at most this number of outputs are kept whole by default."""
+_SHORT = 2**16  # entries that two bytes can number
 
 
 class Sketch(ABC):
@@ -30,20 +30,22 @@ class Sketch(ABC):
     @property
     @abstractmethod
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
-        """What is kept of a row: numbers and their type, by name."""
+        """The numbers that are kept of a row and their type, by name."""
 
     @abstractmethod
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
-        """Keep these rows, (N, V); of each there are ``draws`` uniform numbers, (N, draws)."""
+        """What to keep of these rows, (N, V), given ``draws`` uniform numbers for each, (N, draws)."""
 
     @abstractmethod
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        """KL(q ‖ p) of each row, q what is kept and p the prediction of these logits, (N,); the squared error of
-        values. Zeros in place of what is kept give a finite number."""
+        """KL(q ‖ p) of each row, (N,), with q from the kept parts and p from the logits; the squared error for values.
+
+        Rows that were never written hold zeros, and give a finite number.
+        """
 
     draws = 0
     blends = False
-    """May two rows be averaged?"""
+    """Whether two rows can be averaged."""
 
 
 def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
@@ -61,7 +63,7 @@ def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws
 
 @dataclass(frozen=True)
 class Values(Sketch):
-    """The outputs of a regression, as they are."""
+    """The outputs of a regression, unchanged."""
 
     outputs: int
     blends = True
@@ -79,7 +81,7 @@ class Values(Sketch):
 
 @dataclass(frozen=True)
 class Whole(Sketch):
-    """The probabilities of all outputs; of several labels at once, those of yes and of no."""
+    """The probabilities of all outputs; for several labels at once, two per label: yes and no."""
 
     outputs: int
     prediction: Prediction = "classes"
@@ -140,9 +142,9 @@ class Lumped(Sketch):
 class Drawn(Lumped):
     """The k likeliest entries, and m of the others drawn in proportion to p, each of them for 1/m of their mass.
 
-    Unbiased: E[− Σ_top q_v log p_v − (rest / m) Σ_drawn log p_v] = − Σ_v q_v log p_v. Each draw is made in its own
-    m-th part of the distribution, so that the noise is at most that of independent draws. The divergence of one row may
-    be below 0.
+    Unbiased: E[− Σ_top q_v log p_v − (rest / m) Σ_drawn log p_v] = − Σ_v q_v log p_v. Draws are stratified: each comes
+    from its own m-th part of the distribution, which is never noisier than independent draws. The divergence of one row
+    may be below 0.
     """
 
     draws: int
@@ -173,15 +175,15 @@ def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Entries drawn in proportion to the weights, (N, V), one for each uniform number, (N, m)."""
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:]
-    below = torch.nextafter(total, torch.zeros_like(total))  # a product may round up to the total
+    below = torch.nextafter(total, torch.zeros_like(total))  # the product may round up to the total
     points = torch.minimum(uniforms.to(weights.dtype) * total, below)
     return torch.searchsorted(cumulative, points, right=True).clamp_max(weights.shape[-1] - 1)
 
 
 def log_sum_of_others(logits: Tensor, entries: Tensor) -> Tensor:
-    """log Σ_{v not among the entries} exp z_v of each row, (N, V) and (N, k) → (N,); very low where there is none.
+    """log Σ exp z_v over all v but the entries, for each row: (N, V) and (N, k) → (N,). Very low if none is left.
 
-    Nothing of the logits' size is kept but the logits themselves.
+    Autograd saves no copy of the logits.
     """
     found: Tensor = _LogSumOfOthers.apply(logits, entries)  # type: ignore[no-untyped-call]
     return found
@@ -208,19 +210,19 @@ class _LogSumOfOthers(torch.autograd.Function):
 
 
 def _without(logits: Tensor, entries: Tensor) -> Tensor:
-    """A copy, at least float32, in which these entries have no weight."""
+    """A copy, at least float32, in which these entries are −∞."""
     return widen(logits).scatter(-1, entries, -torch.inf)
 
 
 def _normalised(parts: Parts, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities of the likeliest entries, (N, k), and of the rest, (N,): half precision kept their sum near 1."""
+    """Probabilities of the likeliest entries, (N, k), and of the rest, (N,), rescaled to sum to 1."""
     likeliest, rest = _wide(parts["likeliest"], logits), _wide(parts["rest"], logits)[:, 0]
     total = (likeliest.sum(-1) + rest).clamp_min(torch.finfo(rest.dtype).tiny)
     return likeliest / total[:, None], rest / total
 
 
 def _wide(kept: Tensor, logits: Tensor) -> Tensor:
-    """In the precision in which these logits are compared: at least float32."""
+    """In the precision of the comparison with these logits: at least float32."""
     return kept.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -235,5 +237,5 @@ def log_of(probabilities: Tensor) -> Tensor:
 
 
 def _long(entries: Tensor) -> Tensor:
-    """Entries as they index; those of two bytes are kept as if they had a sign."""
+    """Entries as indices: two-byte entries are stored as signed numbers."""
     return entries.long() & (_SHORT - 1) if entries.dtype == torch.int16 else entries.long()

@@ -24,7 +24,7 @@ class Corpus:
         fingerprint: a hash of every token and label of every sample, to notice that the data changed.
         part: which samples these are; none: all there are.
         checksum: another hash, of all samples of all processes, that is the same however many there are.
-        items: predicted items of each sample, (n,): one, or its target tokens; none if the data have no labels.
+        items: number of predicted items of each sample, (n,): 1, or its labelled tokens; ``None`` without labels.
     """
 
     lengths: Mapping[str, Tensor]

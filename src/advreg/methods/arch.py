@@ -281,14 +281,14 @@ class Arch(AscentOptions, Method):
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
     def _has_begun(self, clock: Clock) -> bool:
-        """Is this an epoch whose first step comes after ``start_at``? A cache begins with a whole epoch."""
+        """Whether this epoch's first step comes after ``start_at``: the cache starts with a whole epoch."""
         if self._begun_at is None and clock.epoch != self._epoch and self.onset.begun(clock):
             self._begun_at = clock.epoch if self.start_at > 0 else 0
         self._epoch = clock.epoch
         return self._begun_at is not None
 
     def _age(self, clock: Clock) -> int:
-        """Epochs since the first that was not standard training."""
+        """Epochs since ARCH started."""
         assert self._begun_at is not None
         return clock.epoch - self._begun_at
 

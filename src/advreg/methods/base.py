@@ -45,7 +45,7 @@ class Task(Protocol):
     def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
         """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
 
-        In place of δ a :class:`Cut` sets embeddings to 0; with none the two differ by their dropout masks alone.
+        A :class:`Cut` in place of δ sets embeddings to 0. With ``None`` the two differ by their dropout masks alone.
         """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -55,10 +55,10 @@ class Task(Protocol):
         """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
 
     def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
-        """½ [L(f(x)) + L(f(x + δ))] of the two predictions that :meth:`pair` gave."""
+        """½ [L(f(x)) + L(f(x + δ))] for the two predictions from :meth:`pair`."""
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The label that each row of logits is to predict, and which rows have one, (B,) or (B, T)."""
+        """The label for each row of logits, and which rows have one: (B,) or (B, T)."""
 
     def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
         """What the head predicts: one of several classes, several labels at once, or a value."""
@@ -96,7 +96,7 @@ class Task(Protocol):
         """The trained parameters by name."""
 
     def has_dropout(self) -> bool:
-        """Do two passes over the same batch differ, as the model is trained?"""
+        """Whether two training passes over the same batch differ."""
 
     def head(self) -> torch.nn.Linear:
         """The last linear layer of the prediction head."""

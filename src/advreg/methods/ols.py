@@ -1,4 +1,4 @@
-"""Online label smoothing (Zhang et al. 2020): what the model predicts for a class is what that class is held to."""
+"""Online label smoothing (Zhang et al. 2020): the mean prediction for a class is the soft label of that class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from advreg.methods.options import TargetOptions
 @register("ols")
 @dataclass
 class OLS(TargetOptions, Method):
-    """Smooth each label towards what the model predicts for its class.
+    """Smooth each label towards the mean prediction for its class.
 
-    L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean of the predictions f(x) of those samples of class c that were predicted
-    right in the last epoch; uniform for a class that never was. In the first epoch there is none.
+    L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean prediction in the last epoch over the samples of class c that were
+    predicted correctly, uniform if there were none. The first epoch has no s and is standard training.
 
     Reference: Zhang et al., *Delving Deep into Label Smoothing*, 2020.
 
@@ -32,7 +32,7 @@ class OLS(TargetOptions, Method):
     paper = "Zhang et al. 2020"
     cost = "1 forward, 1 backward"
 
-    # targets: s, (C, C); sums, (C, C), and counts, (C,), of what was predicted right in this epoch
+    # targets: s, (C, C); sums, (C, C), and counts, (C,), of this epoch's correct predictions
     _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _epoch: int = field(default=0, init=False, repr=False)
 
@@ -67,7 +67,7 @@ class OLS(TargetOptions, Method):
             )
 
     def _targets_in(self, epoch: int, rows: Tensor) -> Tensor:
-        """s, (C, C): in a new epoch the means of what was predicted right in the last one."""
+        """s, (C, C): at a new epoch, the mean correct predictions of the last one."""
         classes = rows.shape[-1]
         if not self._kept:
             self._keep(widen(rows.new_full((classes, classes), 1 / classes)))
@@ -78,11 +78,11 @@ class OLS(TargetOptions, Method):
         return self._kept["targets"].to(rows.device)
 
     def _keep(self, targets: Tensor) -> None:
-        """These are s from now on; what is right is counted anew."""
+        """Set s, and start counting from zero."""
         self._kept = {"targets": targets, "sums": torch.zeros_like(targets), "counts": torch.zeros_like(targets[0])}
 
     def _add(self, rows: Tensor, labels: Tensor, mask: Tensor) -> None:
-        """Count the predictions of this step that are right."""
+        """Add the correct predictions of this step."""
         probabilities = F.softmax(widen(rows), dim=-1)
         right = (mask & (rows.argmax(-1) == labels)).to(probabilities.dtype)
         for name, added in (("sums", right[:, None] * probabilities), ("counts", right)):

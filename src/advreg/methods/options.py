@@ -17,7 +17,7 @@ from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import Batch, Dropout, StepReport, Task, option
 
-START_AT = "share of the planned updates before which the step is that of standard training"
+START_AT = "share of the planned updates before which the step is standard training"
 
 
 def plain(task: Task, batch: Batch) -> StepReport:
@@ -32,7 +32,7 @@ class WeightOptions:
 
     weight: float = option(1.0, "λ, weight of the penalty")
     start_at: float = option(0.0, START_AT)
-    ramp: Ramp = option("constant", "constant; linear: λ rises from 0; share: λ/(1+λ) does, and so λ ever faster")
+    ramp: Ramp = option("constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does")
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -56,7 +56,7 @@ class WeightOptions:
 
 @dataclass
 class TargetOptions(WeightOptions):
-    """A penalty that holds predictions to constants that earlier epochs made; in the first epoch there are none."""
+    """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
     normalise: bool = option(False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty")
 

@@ -1,4 +1,4 @@
-"""R-Drop (Liang et al. 2021): two passes with different dropout masks must predict the same."""
+"""R-Drop (Liang et al. 2021): two passes with different dropout masks should predict the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from advreg.methods.options import WeightOptions, plain
 class RDrop(WeightOptions, Method):
     """Keep the prediction where it is under another dropout mask.
 
-    ½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)],  p₁ and p₂ predictions of the same batch with masks of their own.
+    ½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)],  p₁ and p₂ predictions of the same batch under different masks.
 
     Reference: Liang et al., *R-Drop: Regularized Dropout for Neural Networks*, 2021, algorithm 1.
 
@@ -47,7 +47,7 @@ class RDrop(WeightOptions, Method):
         return self.total(task_loss, penalty, clock)
 
     def _require_dropout(self, task: Task) -> None:
-        """Refuse a model whose two passes would be the same; it is looked at once."""
+        """Refuse a model without dropout, whose two passes would be the same. Checked once."""
         if self._has_dropout:
             return
         if not task.has_dropout():

@@ -1,4 +1,4 @@
-"""SimCut (Gao et al. 2022): the prediction must stay where it is when some of the words are cut out."""
+"""SimCut (Gao et al. 2022): the prediction should not change when some token embeddings are cut."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SimCut(PenaltyOptions, Method):
     """Keep the prediction where it is when token embeddings are cut.
 
     L(θ) + λ · KL(f(x) ‖ f(cut x)), where cut sets each token's embedding to 0 with probability p, in the source and in
-    the target, but never the last one of a row. The gradient flows through both predictions.
+    the target, except the last token of a row. The gradient flows through both predictions.
 
     Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*, 2022.
 
-    Differs from the authors' code: the last *real* token of a row is spared, wherever the padding is (theirs spares the
-    last position, which in a padded target is padding); the penalty has the denominator of the task loss; dropout
-    masks can be shared or off.
+    Differs from the authors' code: the last *real* token of a row is spared, on whichever side the padding is (theirs
+    spares the last position, which in a padded target is padding); the penalty has the denominator of the task
+    loss; dropout masks can be shared or off.
     """
 
     paper = "Gao et al. 2022"
@@ -52,7 +52,7 @@ class SimCut(PenaltyOptions, Method):
             return self.total(task.loss(clean, batch), penalty, clock)
 
     def draw(self, mask: Tensor) -> Tensor:
-        """The tokens of a stream that are cut, (B, T): each with probability p, never the last real one of a row."""
+        """The tokens of a stream to cut, (B, T): each with probability p, except the last real one of a row."""
         drawn = uniform_noise(torch.zeros(*mask.shape, 1, device=mask.device), mask)[..., 0]  # in (−1, 1)
         is_last = mask.cumsum(1) == mask.sum(1, keepdim=True)
         return (drawn < 2 * self.cut - 1) & mask & ~is_last

@@ -1,4 +1,4 @@
-"""The cached prediction: each sample's own prediction of an earlier epoch is what the present one is held to."""
+"""The cached prediction: each sample's prediction of the last epoch is the target of the present one."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from advreg.methods.options import TargetOptions
 @register("temporal")
 @dataclass
 class Temporal(TargetOptions, Method):
-    """Hold each prediction to the one that the sample's last visit gave, kept in a cache.
+    """Keep each prediction close to the sample's previous one, which a cache holds.
 
     L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i), or a q_i + (1 − a) f(x_i); regression: λ · (q_i − f(x_i))².
 
-    q_i, a constant, is what the training pass of an earlier epoch predicted; in the first epoch there is none, and the
-    step is that of standard training. Of a vocabulary a sketch of q_i is kept.
+    q_i is a constant: the prediction of the training pass one epoch earlier. The first epoch has none and is standard
+    training. For a vocabulary, the cache holds a sketch of q_i.
 
     Reference: Kim et al., *Self-Knowledge Distillation with Progressive Refinement of Targets*, 2021 (PS-KD), whose
     target is the prediction of the last epoch; Laine and Aila, *Temporal Ensembling for Semi-Supervised Learning*,
     2017.
 
     Differs from the authors' code: the loss is CE + λ KL with a constant λ, theirs (1 − α) CE + α KL with α rising
-    (``normalise=True, ramp="share"``, λ = α / (1 − α)); predictions are found by sample id, and are those that training
-    made, with dropout; temporal ensembling takes the squared error of probabilities and corrects an average for its
-    start.
+    (``normalise=True, ramp="share"``, λ = α / (1 − α)); predictions are found by sample id, and come from the
+    training pass, with dropout; temporal ensembling takes the squared error of probabilities and corrects an average for
+    its start.
     """
 
     paper = "Kim et al. 2021"
     cost = "1 forward, 1 backward"
     needs_corpus = True
 
-    ensemble: float = option(0.0, "a, weight of the earlier predictions in what is kept; whole predictions only")
+    ensemble: float = option(0.0, "a, weight of the earlier predictions in the cached one; whole predictions only")
     sketch: Kind = option(
         "auto",
-        "what is kept: whole; lumped: the likeliest entries and the mass of the rest; drawn: these and a sample of the "
-        "rest; auto: whole up to 512 outputs, else lumped",
+        "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the rest; drawn: these and a "
+        "sample of the rest; auto: whole up to 512 outputs, else lumped",
     )
     top: int = option(8, "k, likeliest entries in a sketch")
     draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
@@ -95,7 +95,7 @@ class Temporal(TargetOptions, Method):
         return self.total(task_loss, penalty, clock, measures)
 
     def _sketch_of(self, task: Task, logits: Tensor, batch: Batch) -> Sketch:
-        """How these predictions are kept."""
+        """The form in which these predictions are cached."""
         prediction, outputs = task.prediction(logits, batch), logits.shape[-1]
         sketch = sketch_for(self.sketch, prediction, outputs, self.top, self.draws)
         if self.ensemble > 0 and not sketch.blends:
@@ -108,7 +108,7 @@ class Temporal(TargetOptions, Method):
         return PredictionStore(self._items, sketch.fields, self._device)
 
     def _remember(self, store: PredictionStore, sketch: Sketch, found: Found, kept: Parts, rows: Tensor) -> None:
-        """Keep these predictions for the next visit."""
+        """Cache these predictions for the next visit."""
         fresh = sketch.encode(rows, self._uniforms(store, found, sketch.draws))
         if self.ensemble > 0:
             known = found.known_items[:, None]
@@ -119,8 +119,10 @@ class Temporal(TargetOptions, Method):
         store.write(found, fresh)
 
     def _uniforms(self, store: PredictionStore, found: Found, draws: int) -> Tensor:
-        """Uniform numbers for each item, (B · T, m): a function of seed, sample, visit and item, so that neither order
-        nor padding changes them, and a resumed run draws the same."""
+        """Uniform numbers for each item, (B · T, m).
+
+        They depend on seed, sample, visit and item alone, so order, padding and a resume do not change them.
+        """
         if draws == 0:
             return torch.empty(found.index.numel(), 0, device=found.index.device)
         each = torch.arange(draws, device=found.index.device)
