@@ -35,8 +35,8 @@ class Temporal(TargetOptions, Method):
 
     Differs from the authors' code: the loss is CE + λ KL with a constant λ, theirs (1 − α) CE + α KL with α rising
     (``normalise=True, ramp="share"``, λ = α / (1 − α)); predictions are found by sample id, and come from the
-    training pass, with dropout; temporal ensembling takes the squared error of probabilities and corrects an average for
-    its start.
+    training pass, with dropout; temporal ensembling takes the squared error of probabilities, and corrects an average
+    for its start.
     """
 
     paper = "Kim et al. 2021"
@@ -46,8 +46,8 @@ class Temporal(TargetOptions, Method):
     ensemble: float = option(0.0, "a, weight of the earlier predictions in the cached one; whole predictions only")
     sketch: Kind = option(
         "auto",
-        "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the rest; drawn: these and a "
-        "sample of the rest; auto: whole up to 512 outputs, else lumped",
+        "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the rest; drawn: these and "
+        "a sample of the rest; auto: whole up to 512 outputs, else lumped",
     )
     top: int = option(8, "k, likeliest entries in a sketch")
     draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
