@@ -117,6 +117,13 @@ class Head:
         labels = labels[:, 1:] if self.shifts else labels
         return (labels != IGNORED).sum().clamp_min(1)
 
+    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels position by position, and which of them count; of a regression all samples do."""
+        if labels.is_floating_point():
+            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        labels = self.aligned(labels, labels)[1]
+        return labels, labels != IGNORED
+
     def prediction(self, logits: Tensor, labels: Tensor | None) -> Prediction:
         """What the head predicts, by the rule of transformers: ``problem_type``, else the type of the labels."""
         problem = getattr(self._core.config, "problem_type", None)

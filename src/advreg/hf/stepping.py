@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
-from advreg.core.schedule import Clock
 from advreg.hf.ahead import Ahead
 from advreg.hf.counting import CountingTask, PassCount
 from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding
@@ -119,7 +118,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if self._group_items is not None:
             batch[ITEMS] = self._group_items
         self._own_compute_loss = own
-        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        clock = self._clock(bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
         backward = counter.counted(self._backward)
         report = self.method.objective(cast(Task, counter), batch, clock, backward, self._inner_update)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advreg.core.ascent import input_gradient
-from advreg.core.divergence import Divergence
-from advreg.core.perturbation import Perturbation
+from advreg.core.divergence import Divergence, Prediction
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.doubling import is_per_sample, reason_against, rows_of, twice
+from advreg.hf.drops import has_dropout
 from advreg.hf.head import IGNORED, Head
 from advreg.hf.injection import Injection, bare, compiled_parts, has_decoder, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
@@ -55,6 +56,7 @@ class ModelTask:
         compute_loss: replaces the whole pass that computes the loss, as a trainer's ``compute_loss`` does: called with
             the model, its inputs, the batch and the number of copies of the batch in the inputs, it calls the model
             once and returns the loss.
+        perturbs: whether δ is to be added; otherwise the model needs no token embeddings.
         means: whether that loss is a mean over samples or tokens that widens the logits itself, as transformers' own.
         half: is the model run in float16, so that the inner objective must be scaled against underflow?
         context: entered around every pass, for autocast.
@@ -81,13 +83,17 @@ class ModelTask:
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         compute_loss: ComputeLoss | None = None,
         means: bool = True,
+        perturbs: bool = True,
     ) -> None:
         self.model = uncompiled(model)
-        self.injection = Injection(model, site)
+        self._injected, self._site = model, site
         self.label_smoothing = label_smoothing
         self.loss_function = loss_function
         self.compute_loss: ComputeLoss = compute_loss or self._own_loss
         self.means = means and loss_function is None
+        self._perturbs = perturbs
+        if perturbs:
+            self.injection  # its sites are found here and not in training  # noqa: B018
         self.context = context
         self.core = bare(model)
         self.prediction_head = Head(self.core)
@@ -125,7 +131,8 @@ class ModelTask:
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
             self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
-            self.injection.stay()
+            if self._perturbs:
+                self.injection.stay()
             self._compile_like(model)
 
     def _compile_like(self, model: nn.Module) -> None:
@@ -149,18 +156,24 @@ class ModelTask:
     def release(self) -> None:
         """Take the hooks off a compiled model, whose passes are not compiled from then on."""
         self.wrapped = self.model
-        self.injection.leave()
+        if self._perturbs:
+            self.injection.leave()
+
+    @cached_property
+    def injection(self) -> Injection:
+        """Where δ enters the model."""
+        return Injection(self._injected, self._site)
 
     # ---- predictions
 
-    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._train_pass(batch, delta).logits()
 
-    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def loss_at(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         loss, self._last = self._train_pass(batch, delta).loss, None
         return loss
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._forward(self._quiet, batch, delta)
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
@@ -172,7 +185,7 @@ class ModelTask:
         return self._forward(self._frozen, batch, delta)
 
     def pair(
-        self, batch: Batch, delta: Perturbation | None, fuse: bool = True, both_losses: bool = False
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
     ) -> tuple[Tensor, Tensor]:
         if fuse and self.may_fuse and self._can_fuse(batch) and (self.means or not both_losses):
             try:
@@ -217,7 +230,7 @@ class ModelTask:
     def _train_pass(
         self,
         batch: Batch,
-        delta: Perturbation | None = None,
+        delta: Perturbation | Cut | None = None,
         doubled: bool = False,
         both_losses: bool = False,
         model: nn.Module | None = None,
@@ -289,21 +302,30 @@ class ModelTask:
                 output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
-    def _forward(self, model: Callable[..., Any], batch: Batch, delta: Perturbation | None) -> Tensor:
+    def _forward(self, model: Callable[..., Any], batch: Batch, delta: Perturbation | Cut | None) -> Tensor:
         self._check_resolution(batch, delta)
         self.reset_masks()
         inputs = self.inputs(batch)
-        adding = self.injection.adding(self._laid_out(delta, batch))
-        with adding, self.context(), self._layers(), self._logits(), self._known(batch):
+        with (
+            self.adding(self._laid_out(delta, batch)),
+            self.context(),
+            self._layers(),
+            self._logits(),
+            self._known(batch),
+        ):
             return prediction_of(model(**inputs))
 
-    def _check_resolution(self, batch: Batch, delta: Perturbation | None) -> None:
+    def adding(self, delta: Perturbation | Cut | None) -> AbstractContextManager[None]:
+        """Within, the one pass that is made has δ in its embeddings."""
+        return nullcontext() if delta is None else self.injection.adding(delta)
+
+    def _check_resolution(self, batch: Batch, delta: Perturbation | Cut | None) -> None:
         """Before a compiled pass, whose graph cannot look at values."""
-        if self._compiled and delta is not None and self.injection.unchecked():
+        if self._compiled and isinstance(delta, Perturbation) and self.injection.unchecked():
             for stream, output in self.look(batch).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
 
-    def _laid_out(self, delta: Perturbation | None, batch: Batch) -> Perturbation | None:
+    def _laid_out(self, delta: Perturbation | Cut | None, batch: Batch) -> Perturbation | Cut | None:
         """δ in the rows of the batch, which may hold several documents each."""
         documents = None if delta is None else self._documents(batch)
         return delta if delta is None or documents is None else documents.packed(delta)
@@ -353,6 +375,12 @@ class ModelTask:
     def count(self, batch: Batch) -> Tensor:
         """Samples (classification, regression) or target tokens of this batch alone."""
         return self.prediction_head.count(batch["labels"])
+
+    def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
+        return self.prediction_head.prediction(logits, batch.get("labels"))
+
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.prediction_head.targets(batch["labels"])
 
     # ---- perturbations
 
@@ -489,6 +517,9 @@ class ModelTask:
 
     def parameters(self) -> Mapping[str, Tensor]:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def has_dropout(self) -> bool:
+        return has_dropout(self.model)
 
     def head(self) -> nn.Linear:
         prefix = f"{self.core.base_model_prefix}."

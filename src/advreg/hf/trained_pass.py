@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.capability import refusal
 from advreg.hf.doubling import first_half, rows_of, twice
 from advreg.hf.fused_head import FUSED_HEAD, fused_head_output
@@ -43,7 +43,7 @@ class TrainedPass:
         self,
         task: ModelTask,
         batch: Batch,
-        delta: Perturbation | None = None,
+        delta: Perturbation | Cut | None = None,
         doubled: bool = False,
         both_losses: bool = False,
     ) -> None:
@@ -99,7 +99,7 @@ class TrainedPass:
         self._task.reset_masks()
         has_copies = self._doubled or self._both_losses
         delta = self._delta.above_zeros() if has_copies and self._delta is not None else self._delta
-        self._inside.enter_context(self._task.injection.adding(delta))
+        self._inside.enter_context(self._task.adding(delta))
         return (), inputs
 
     def _after(self, output: Any) -> Any:

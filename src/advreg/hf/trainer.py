@@ -92,6 +92,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._reset_steps()
         self.timer = Timer()
         self._epoch = 0
+        self._planned: int | None = None  # updates of the run, as it was when it began
         self._stop = Stop()
         self._leaving = False
         self._anew = False  # does a resumed run begin with an empty memory?
@@ -111,7 +112,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self._refuse_arguments()
             self._refuse_sharding()
         checkpoint = self._settle(resume_from_checkpoint)
-        self._is_ready = False
+        self._is_ready, self._planned = False, None
         with ExitStack() as during:
             during.enter_context(self._own_arguments())
             during.enter_context(self._following_events())
@@ -242,6 +243,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             half=self.args.fp16,
             context=self.compute_loss_context_manager,
             compute_loss=self._task_loss,
+            perturbs="perturbation" in self.method.needs,
             means=plain and "compute_loss" not in vars(self),
         )
 
@@ -298,11 +300,16 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._update, self._passes_before = Update(self.state.global_step, self._epoch), replace(self.passes)
         self.timer.start()
 
+    def _clock(self, closes_group: bool = True) -> Clock:
+        """Where the run stands; one that is lengthened keeps the plan it began with."""
+        self._planned = self._planned or self.state.max_steps
+        return Clock(self._epoch, self.state.global_step, closes_group, self._planned)
+
     def _begin_epoch(self) -> None:
         """Let the method do what it does before an epoch: ARCH may sweep its cache."""
         self.model.train()
         counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
-        clock = Clock(self._epoch, self.state.global_step)
+        clock = self._clock()
         begun = time.perf_counter()
         with self._progress_bar() as progress:
             self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
@@ -492,8 +499,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
+        plan = {"planned": self._planned}
         process = self.args.process_index, self.args.world_size
-        save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
+        save_method(self.method, Path(output_dir), asdict(self.passes) | spent | plan, *process)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -510,6 +518,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self._anew = not tally
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
+            self._planned = tally.get("planned")
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 

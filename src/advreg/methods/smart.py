@@ -11,7 +11,7 @@ from advreg.core.checks import check_not_negative, check_share
 from advreg.core.divergence import Divergence
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import AscentOptions
+from advreg.methods.options import AscentOptions, plain
 
 
 @register("smart")
@@ -51,10 +51,12 @@ class Smart(AscentOptions, Method):
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
         with task.dropout(self.dropout):
             clean = task.logits(batch)
             delta = self.worst_case(task, batch, clean)
-            report = self.descend(task, batch, clean, task.peek(batch, delta), delta)
+            report = self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
             if self.proximal_weight == 0:
                 return report
             proximal = self.proximal(task, batch, clean)
