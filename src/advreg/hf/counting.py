@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.task import ModelTask
 from advreg.methods.base import Backward, Batch
 
@@ -116,7 +116,7 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.probe(batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
         return self._task.pair(batch, delta, fuse)
 

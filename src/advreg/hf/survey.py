@@ -55,6 +55,8 @@ def survey(
     vectors = {stream: _HostRows(size, table.shape[1]) for stream, table in tables.items()}
     digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
     labels = hashlib.sha256()
+    items = torch.empty(size, dtype=torch.int64)
+    has_items = False
     widths: dict[str, int] = {}
     done, checksum = 0, 0
     with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
@@ -72,6 +74,8 @@ def survey(
             if isinstance(batch.get("labels"), Tensor):
                 told = batch["labels"].cpu()
                 labels.update(told[told != IGNORED].to(torch.float64).numpy().tobytes())
+                items[done : done + rows] = task.targets(batch)[1].reshape(rows, -1).sum(1)
+                has_items = True
             done += rows
             if advance is not None:
                 advance(rows)
@@ -82,6 +86,7 @@ def survey(
         combined([*(digest for pair in digests.values() for digest in pair), labels]),
         shard,
         f"{summed(checksum, device, shard.world):016x}",
+        items if has_items else None,
     )
 
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.compiling import compiled
+from advreg.hf.drops import has_dropout
 from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.masks import PADDED, known_padding
@@ -136,10 +137,10 @@ class ModelTask:
 
     # ---- predictions
 
-    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._forward(self.wrapped, self._inputs(batch), delta)
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._forward(self._quiet, self._inputs(batch), delta)
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
@@ -150,7 +151,7 @@ class ModelTask:
             return self.peek(batch, delta)
         return self._forward(self._frozen, self._inputs(batch), delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
         if fuse and self.may_fuse:
             self.has_fused = True
             try:
@@ -161,9 +162,9 @@ class ModelTask:
         # Only the second pass goes through the wrapper: DDP wants one wrapped forward per backward.
         return self.peek(batch), self.logits(batch, delta)
 
-    def _fused(self, batch: Batch, delta: Perturbation) -> tuple[Tensor, Tensor]:
+    def _fused(self, batch: Batch, delta: Perturbation | Cut | None) -> tuple[Tensor, Tensor]:
         self._refuse_batch_statistics()
-        both = self._forward(self.wrapped, twice(self._inputs(batch)), delta.above_zeros())
+        both = self._forward(self.wrapped, twice(self._inputs(batch)), delta and delta.above_zeros())
         clean, perturbed = both.chunk(2)
         return clean, perturbed
 
@@ -185,8 +186,8 @@ class ModelTask:
                 output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
-    def _forward(self, model: Callable[..., Any], inputs: dict[str, Any], delta: Perturbation | None) -> Tensor:
-        if self._compiled and delta is not None and self.injection.unchecked():
+    def _forward(self, model: Callable[..., Any], inputs: dict[str, Any], delta: Perturbation | Cut | None) -> Tensor:
+        if self._compiled and isinstance(delta, Perturbation) and self.injection.unchecked():
             for stream, output in self._look(inputs).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
         self._reset_masks()
@@ -228,6 +229,9 @@ class ModelTask:
             )
         return total / self.items(batch)
 
+    def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
+        return (self.loss(clean, batch) + self.loss(perturbed, batch)) / 2
+
     def divergence(
         self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
     ) -> Tensor:
@@ -267,6 +271,13 @@ class ModelTask:
         if problem == "regression":
             return "value"
         return "labels" if problem == "multi_label_classification" else "classes"
+
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        labels: Tensor = batch["labels"]
+        if labels.is_floating_point():
+            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        _, labels = self._aligned(labels, batch)
+        return labels, labels != IGNORED
 
     def _aligned(self, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Predictions beside the labels they are for: a causal language model predicts at t the token at t + 1."""
@@ -405,6 +416,9 @@ class ModelTask:
 
     def parameters(self) -> Mapping[str, Tensor]:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def has_dropout(self) -> bool:
+        return has_dropout(self.model)
 
     def head(self) -> nn.Linear:
         prefix = f"{self._core.base_model_prefix}."

@@ -86,6 +86,7 @@ class AdversarialMixin(SavingMixin):
         self.timer = Timer()
         self._ahead = Ahead()
         self._epoch = 0
+        self._planned: int | None = None  # updates of the run, as it was when it began
         self._group = 1  # micro-batches of this update
         self._update = Update()
         self._passes_before = PassCount()  # this update
@@ -120,7 +121,7 @@ class AdversarialMixin(SavingMixin):
             keywords = self.args.gradient_checkpointing_kwargs or {}
             self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
         checkpoint = self._settle(resume_from_checkpoint)
-        self._task = self._make_task()
+        self._task, self._planned = self._make_task(), None
         self._identify()
         if self.method.needs_corpus:
             self._prepare_method()
@@ -316,12 +317,17 @@ class AdversarialMixin(SavingMixin):
         return self._single_step(batch)
 
     def _single_step(self, batch: dict[str, Any]) -> StepReport:
-        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        clock = self._clock(bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
         backward = counter.counted(self._backward)
         report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
         self.passes.steps += 1
         return report
+
+    def _clock(self, closes_group: bool = True) -> Clock:
+        """Where the run stands; one that is lengthened keeps the plan it began with."""
+        self._planned = self._planned or self.state.max_steps
+        return Clock(self._epoch, self.state.global_step, closes_group, self._planned)
 
     def _backward(self, loss: Tensor) -> None:
         """As the stock trainer does; a loss is divided by the items of its whole accumulation group already."""
@@ -355,7 +361,7 @@ class AdversarialMixin(SavingMixin):
         """Let the method do what it does before an epoch: ARCH may sweep its cache."""
         self.model.train()
         counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
-        clock = Clock(self._epoch, self.state.global_step)
+        clock = self._clock()
         begun = time.perf_counter()
         with self._progress_bar() as progress:
             self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
@@ -494,8 +500,9 @@ class AdversarialMixin(SavingMixin):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
+        plan = {"planned": self._planned}
         process = self.args.process_index, self.args.world_size
-        save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
+        save_method(self.method, Path(output_dir), asdict(self.passes) | spent | plan, *process)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -511,6 +518,7 @@ class AdversarialMixin(SavingMixin):
                 )
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
+            self._planned = tally.get("planned")
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 

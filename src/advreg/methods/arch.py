@@ -267,7 +267,7 @@ class Arch(AscentOptions, Method):
             if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-                report = self.descend(task, batch, clean, perturbed, delta, backward)
+                report = self.descend(task, batch, clock, clean, perturbed, delta, backward)
             elif self.share_last_pass:
                 report = self._refresh_shared(task, batch, ids, clock, backward)
             else:
@@ -280,7 +280,7 @@ class Arch(AscentOptions, Method):
         clean = task.peek(batch)
         found = self.worst_case(task, batch, clean)
         delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return self.descend(task, batch, clean, task.logits(batch, delta), delta, backward)
+        return self.descend(task, batch, clock, clean, task.logits(batch, delta), delta, backward)
 
     def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
         """The same with the S-th ascent's pass trained on: one forward and one backward less. Not in the paper.
@@ -291,9 +291,9 @@ class Arch(AscentOptions, Method):
         point = self.worst_case(task, batch, clean, self.ascent_steps - 1).leaf()
         perturbed = task.logits(batch, point)
         one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient tells how backward scales a loss
-        report = self.descend(task, batch, clean, perturbed, point, lambda loss: backward(loss * one))
+        report = self.descend(task, batch, clock, clean, perturbed, point, lambda loss: backward(loss * one))
         assert one.grad is not None
-        scale = one.grad / report.loss * self.weight / task.items(batch)
+        scale = one.grad / report.loss * self.weight_at(clock) / task.items(batch)
         gradient = point.collected().map(lambda values, _: values / scale)
         found = self.ascent.move(point, gradient, self.ball)
         self.cache.write(ids, found, self.ema, self.ball, clock.epoch)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from advreg.core.divergence import Divergence
-from advreg.core.perturbation import Perturbation
+from advreg.core.divergence import Divergence, Prediction
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
 from advreg.health import MemoryHealth
@@ -42,14 +42,26 @@ class Task(Protocol):
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise."""
+    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
+        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
+
+        In place of δ a :class:`Cut` sets embeddings to 0; with none the two differ by their dropout masks alone.
+        """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The task loss, divided by :meth:`items`."""
+
+    def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
+        """½ [L(f(x)) + L(f(x + δ))] of the two predictions that :meth:`pair` gave."""
+
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The label that each row of logits is to predict, and which rows have one, (B,) or (B, T)."""
+
+    def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
+        """What the head predicts: one of several classes, several labels at once, or a value."""
 
     def items(self, batch: Batch) -> Tensor:
         """The denominator of the task loss: samples, or target tokens, of the whole accumulation group."""
@@ -58,6 +70,9 @@ class Task(Protocol):
         self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
     ) -> Tensor:
         """ℓ_v summed (not averaged) over the predicted items of the batch; padding excluded."""
+
+    def masks(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Real tokens of each stream, (B, T)."""
 
     def zeros(self, batch: Batch) -> Perturbation:
         """δ = 0 for this batch."""
@@ -79,6 +94,9 @@ class Task(Protocol):
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained parameters by name."""
+
+    def has_dropout(self) -> bool:
+        """Do two passes over the same batch differ, as the model is trained?"""
 
     def head(self) -> torch.nn.Linear:
         """The last linear layer of the prediction head."""

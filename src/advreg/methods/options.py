@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -13,33 +14,82 @@ from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
 
 
+def plain_step(task: Task, batch: Batch, backward: Backward) -> StepReport:
+    """The step of standard training."""
+    loss = task.loss(task.logits(batch), batch)
+    backward(loss)
+    return StepReport(loss.detach(), loss.detach())
+
+
 @dataclass
-class PenaltyOptions:
-    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
+class WeightOptions:
+    """The weight λ of a penalty over the course of a training."""
 
     weight: float = option(1.0, "λ, weight of the penalty")
+    start_at: float = option(0.0, "share of the planned updates before which the step is that of standard training")
+    ramp: Ramp = option("constant", "constant; linear: λ rises from 0; share: λ/(1+λ) does, and so λ ever faster")
+
+    def __post_init__(self) -> None:
+        check_not_negative("weight", self.weight)
+        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
+
+    @property
+    def onset(self) -> Onset:
+        return Onset(self.start_at, self.ramp)
+
+    def weight_at(self, clock: Clock) -> float:
+        """λ at this time."""
+        return self.onset.weight(self.weight, clock)
+
+    def finish(
+        self,
+        task_loss: Tensor,
+        penalty: Tensor,
+        clock: Clock,
+        backward: Backward,
+        measures: Mapping[str, Tensor | float] | None = None,
+        normalise: bool = False,
+    ) -> StepReport:
+        """Backward through L + λ · penalty, divided by 1 + λ if asked; after that nothing is left to do."""
+        weight = self.weight_at(clock)
+        loss = task_loss + weight * penalty
+        if normalise:
+            loss = loss / (1 + weight)
+        backward(loss)
+        return StepReport(loss.detach(), task_loss.detach(), penalty.detach(), measures or {})
+
+
+@dataclass
+class PenaltyOptions(WeightOptions):
+    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
+
     divergence: Divergence = option("kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions")
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
     dropout: Dropout = option("fresh", "dropout masks of the passes of a step: fresh, shared or off")
 
     def __post_init__(self) -> None:
-        check_not_negative("weight", self.weight)
+        super().__post_init__()
         check_choice("divergence", self.divergence, get_args(Divergence))
         check_choice("dropout", self.dropout, get_args(Dropout))
 
     def descend(
-        self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor, delta: Perturbation, backward: Backward
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        clean: Tensor,
+        perturbed: Tensor,
+        delta: Perturbation,
+        backward: Backward,
     ) -> StepReport:
         """Backward through L + λ ℓ_v."""
-        task_loss = task.loss(clean, batch)
         penalty = self.penalty(task, batch, clean, perturbed)
-        loss = task_loss + self.weight * penalty
-        backward(loss)
         measures = {"delta_norm": delta.sentence_norm().mean()}
-        return StepReport(loss.detach(), task_loss.detach(), penalty.detach(), measures)
+        return self.finish(task.loss(clean, batch), penalty, clock, backward, measures)
 
     def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""

@@ -66,7 +66,7 @@ class R3F(PenaltyOptions, Method):
         delta = self.draw(task.zeros(batch))
         with task.dropout(self.dropout):
             clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(task, batch, clean, perturbed, delta, backward)
+            return self.descend(task, batch, clock, clean, perturbed, delta, backward)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""

@@ -61,10 +61,16 @@ class Smart(AscentOptions, Method):
             delta = self.worst_case(task, batch, clean)
             perturbed = task.logits(batch, delta)
             if self.proximal_weight == 0:
-                return self.descend(task, batch, clean, perturbed, delta, backward)
+                return self.descend(task, batch, clock, clean, perturbed, delta, backward)
             proximal = self.proximal(task, batch, clean)
             report = self.descend(
-                task, batch, clean, perturbed, delta, lambda loss: backward(loss + self.proximal_weight * proximal)
+                task,
+                batch,
+                clock,
+                clean,
+                perturbed,
+                delta,
+                lambda loss: backward(loss + self.proximal_weight * proximal),
             )
         total = report.loss + self.proximal_weight * proximal.detach()
         return StepReport(total, report.task_loss, report.penalty, {**report.measures, "proximal": proximal.detach()})

@@ -1,0 +1,117 @@
+"""Online label smoothing (Zhang et al. 2020): what the model predicts for a class is what that class is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from advreg.core.checks import check_choice
+from advreg.core.divergence import kl, widen
+from advreg.core.schedule import Clock
+from advreg.core.sketch import WHOLE_AT_MOST, log_of
+from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
+from advreg.methods.options import WeightOptions
+
+First = Literal["uniform", "none"]
+
+
+@register("ols")
+@dataclass
+class OLS(WeightOptions, Method):
+    """Smooth each label towards what the model predicts for its class.
+
+    L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean of the predictions f(x) in the last epoch of those samples of class c whose
+    largest entry was c.
+
+    Reference: Zhang et al., *Delving Deep into Label Smoothing*, 2020, equations 4–7.
+
+    Differs from the authors' code: the loss is CE + λ KL, theirs a mean of cross-entropies with weights of ½
+    (``normalise=True, weight=1``); a class of which no sample was predicted right in an epoch keeps its s_c, theirs
+    loses it.
+    """
+
+    paper = "Zhang et al. 2020"
+    cost = "1 forward, 1 backward"
+
+    normalise: bool = option(False, "divide the loss by 1 + λ, as a weighted mean of both terms (paper)")
+    first: First = option("uniform", "s_c in the first epoch: uniform (paper), or none: no penalty until there is one")
+    # targets: s, (C, C), zeros where there is none; sums of this epoch's right predictions, (C, C); their counts, (C,)
+    _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _epoch: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("first", self.first, get_args(First))
+
+    def step(
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward = torch.Tensor.backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        logits = task.logits(batch)
+        task_loss = task.loss(logits, batch)
+        self._require_classes(task, logits, batch)
+        labels, mask = (values.flatten() for values in task.targets(batch))
+        labels, rows = labels.masked_fill(~mask, 0), logits.flatten(0, -2)
+        targets = self._targets_in(clock.epoch, rows)[labels]
+        moved = kl(log_of(targets), rows).masked_fill(~(mask & (targets.sum(-1) > 0)), 0.0)
+        self._add(rows.detach(), labels, mask)
+        return self.finish(task_loss, moved.sum() / task.items(batch), clock, backward, normalise=self.normalise)
+
+    def _require_classes(self, task: Task, logits: Tensor, batch: Batch) -> None:
+        kind, outputs = task.prediction(logits, batch), logits.shape[-1]
+        if kind != "classes":
+            what = "a regression" if kind == "value" else "several labels at once"
+            raise ValueError(f"ols needs one class for each prediction, got {what}; use temporal")
+        if outputs > WHOLE_AT_MOST:
+            raise ValueError(
+                f"ols keeps a distribution for each of at most {WHOLE_AT_MOST} classes, got {outputs}; use temporal"
+            )
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise ValueError(
+                f"ols trains in one process so far, got {torch.distributed.get_world_size()}; start one, or use rdrop "
+                "or simcut"
+            )
+
+    def _targets_in(self, epoch: int, rows: Tensor) -> Tensor:
+        """s, (C, C): in a new epoch the means of what was predicted right in the last one."""
+        classes = rows.shape[-1]
+        if not self._kept:
+            start = 1 / classes if self.first == "uniform" else 0.0
+            self._keep(widen(rows.new_full((classes, classes), start)))
+        elif epoch != self._epoch:
+            targets, sums, counts = (self._kept[name].to(rows.device) for name in ("targets", "sums", "counts"))
+            self._keep(torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], targets))
+        self._epoch = epoch
+        return self._kept["targets"].to(rows.device)
+
+    def _keep(self, targets: Tensor) -> None:
+        """These are s from now on; what is right is counted anew."""
+        self._kept = {"targets": targets, "sums": torch.zeros_like(targets), "counts": torch.zeros_like(targets[0])}
+
+    def _add(self, rows: Tensor, labels: Tensor, mask: Tensor) -> None:
+        """Count the predictions of this step that are right."""
+        probabilities = F.softmax(widen(rows), dim=-1)
+        right = (mask & (rows.argmax(-1) == labels)).to(probabilities.dtype)
+        for name, added in (("sums", right[:, None] * probabilities), ("counts", right)):
+            self._kept[name] = self._kept[name].to(rows.device).index_add(0, labels, added)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(value.numel() * value.element_size() for value in self._kept.values())
+
+    def state(self) -> MethodState:
+        return MethodState(dict(self._kept), {"epoch": str(self._epoch)})
+
+    def load_state(self, state: MethodState) -> None:
+        self._kept, self._epoch = dict(state.tensors), int(state.facts["epoch"])
+
+    def passes(self) -> Passes:
+        return Passes(1, 1)

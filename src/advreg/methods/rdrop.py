@@ -1,0 +1,70 @@
+"""R-Drop (Liang et al. 2021): two passes with different dropout masks must predict the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from advreg.core.progress import Progress
+from advreg.core.schedule import Clock
+from advreg.methods.base import Backward, Batch, Fetch, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.options import WeightOptions, plain_step
+
+
+@register("rdrop")
+@dataclass
+class RDrop(WeightOptions, Method):
+    """Keep the prediction where it is under another dropout mask.
+
+    ½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)],  p₁ and p₂ predictions of the same batch with masks of their own.
+
+    Reference: Liang et al., *R-Drop: Regularized Dropout for Neural Networks*, 2021, algorithm 1.
+
+    Differs from the authors' code: the loss is divided by the items of the batch once, not counted for both copies, so
+    that the α of their translation code, which stands beside the sum of two cross-entropies, is 2 λ (their 5 is
+    ``weight=2.5``); their GLUE code sums the divergence over the samples of a batch, beside a mean of the
+    cross-entropy, so that its α is λ / batch size up to the same factor; regression has λ times the squared
+    difference, where theirs has a fixed weight of 1.
+    """
+
+    paper = "Liang et al. 2021"
+    cost = "2 forward (fused), 1 backward"
+
+    both_losses: bool = option(True, "task loss of both copies, averaged (paper); else of the first alone")
+    fuse: bool = option(True, "both copies in one pass over the doubled batch")
+    _has_dropout: bool = field(default=False, init=False, repr=False)
+
+    def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
+        self._require_dropout(task)
+
+    def step(
+        self,
+        task: Task,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward = torch.Tensor.backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        self._require_dropout(task)
+        if not self.onset.begun(clock):
+            return plain_step(task, batch, backward)
+        first, second = task.pair(batch, None, self.fuse)
+        task_loss = task.mean_loss(first, second, batch) if self.both_losses else task.loss(first, batch)
+        penalty = task.divergence(first, second, batch, "symmetric_kl") / task.items(batch)
+        return self.finish(task_loss, penalty, clock, backward)
+
+    def _require_dropout(self, task: Task) -> None:
+        """Refuse a model whose two passes would be the same; it is looked at once."""
+        if self._has_dropout:
+            return
+        if not task.has_dropout():
+            raise ValueError(
+                "rdrop needs a model with dropout, got one that drops nothing: its two passes would predict the same. "
+                "Set a dropout above 0 in the model's config (Llama-like models have attention_dropout), or use "
+                "simcut or r3f, which need none"
+            )
+        self._has_dropout = True
+
+    def passes(self) -> Passes:
+        return Passes(2, 1)
