@@ -93,7 +93,12 @@ class Queue:
 
     def _work(self, each: Planned) -> Timed:
         data, changes = self.asked.data.absolute(), tuple(json.loads(self.asked.changes).items())
-        return Timed(RUNS[CONTESTS[each.contest].kind](each, data, changes), seconds_of(each), self.deadline)
+        if CONTESTS[each.contest].kind == "text":
+            return Timed(TextRun(each, data, changes), seconds_of(each), self.deadline)
+        from translation_runs import TranslationRun  # needs sacrebleu
+
+        run = TranslationRun(each, data, changes, self.asked.scratch.absolute())
+        return Timed(run, _LEAST_SECONDS, self.deadline)
 
     def then(self, ended: Ended) -> Iterable[Job]:
         """Write a run down; what it decides can be run from now on."""
@@ -131,9 +136,6 @@ class Queue:
     def stopping(self) -> None: ...
 
 
-RUNS: dict[str, Any] = {"text": TextRun}
-
-
 def seconds_of(each: Planned) -> float:
     """How long a run may take."""
     contest = CONTESTS[each.contest]
@@ -158,6 +160,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="stop in this time")
     parser.add_argument("--contestants", help="only these")
     parser.add_argument("--stages", help="only these: tune, result")
+    parser.add_argument("--scratch", type=Path, default=Path("runs/consistency"), help="checkpoints of long runs")
     parser.add_argument("--changes", default="{}", help="of the contests' settings, as JSON; for a quick look only")
     return parser.parse_args()
 
