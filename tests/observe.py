@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from advreg.core import ball
-from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
@@ -234,11 +233,11 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
     Then the noise follows a sample wherever a batch puts it, and batches that hold the same samples can be compared.
     """
     known: list[tuple[Tensor, str, Tensor]] = []
-    zeros = ModelTask.zeros
+    masks = ModelTask.masks
 
-    def zeros_noted(self: ModelTask, batch: Batch) -> Perturbation:
-        made = zeros(self, batch)
-        known.extend((made.masks[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
+    def masks_noted(self: ModelTask, batch: Batch) -> dict[str, Tensor]:
+        made = masks(self, batch)
+        known.extend((made[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
         return made
 
     @cache
@@ -258,12 +257,79 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
         ball.uniform_noise: lambda values, mask: rows(values, mask, False),
         ball.normal_noise: lambda values, mask, scale: scale * rows(values, mask, True),
     }
-    patch.setattr(ModelTask, "zeros", zeros_noted)
+    patch.setattr(ModelTask, "masks", masks_noted)
     for name, module in list(sys.modules.items()):
         if name.startswith("advreg"):
             for attribute, value in list(vars(module).items()):
                 if callable(value) and value in changed:
                     patch.setattr(module, attribute, changed[value])
+
+
+# ---- dropout
+
+
+@dataclass
+class Copies:
+    """Which of its two copies a pass is of: each drops other values, and the same ones again in every pass."""
+
+    differ: bool = True
+    copy: int = 0
+    is_fused: bool = False
+
+    def dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """In place of ``F.dropout``: what is dropped follows from the values and the copy, and from nothing else."""
+        if not training or p == 0:
+            return values
+        copy = torch.full((len(values),), self.copy)
+        if self.is_fused:
+            copy[len(values) // 2 :] = 1
+        moved = 0.5 * self.differ * copy.view(-1, *[1] * (values.dim() - 1))
+        return values * ((997 * values.detach() + moved) % 1 >= p) / (1 - p)
+
+    @contextmanager
+    def of(self, copy: int) -> Iterator[None]:
+        self.copy = copy
+        try:
+            yield
+        finally:
+            self.copy = 0
+
+
+def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
+    """Make dropout a function of what it is applied to and of the copy in :meth:`ModelTask.pair`, so that it follows a
+    sample wherever a batch puts it. The model must be made by :func:`dropping`."""
+    copies, fused, pair, forward = Copies(), ModelTask._fused, ModelTask.pair, ModelTask._forward
+    passes: list[int] = []  # of the pair under way
+
+    def fused_noted(*args: Any) -> Any:
+        copies.is_fused = True
+        try:
+            return fused(*args)
+        finally:
+            copies.is_fused = False
+
+    def pair_noted(*args: Any, **ways: Any) -> Any:
+        passes[:] = [0]
+        try:
+            return pair(*args, **ways)
+        finally:
+            passes.clear()
+
+    def forward_noted(*args: Any) -> Any:
+        with copies.of(min(1, sum(passes))):
+            passes[:] = [count + 1 for count in passes]
+            return forward(*args)
+
+    patch.setattr(torch.nn.functional, "dropout", copies.dropped)
+    patch.setattr(ModelTask, "_fused", fused_noted)
+    patch.setattr(ModelTask, "pair", pair_noted)
+    patch.setattr(ModelTask, "_forward", forward_noted)
+    return copies
+
+
+def dropping(family: str, **settings: Any) -> Any:
+    """As :func:`exact`, with dropout, all of which goes through ``F.dropout``."""
+    return exact(family, dropout=0.1, attn_implementation="eager", **settings)
 
 
 # ---- runs of the trainer

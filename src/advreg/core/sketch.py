@@ -45,10 +45,6 @@ class Sketch(ABC):
     blends = False
     """May two rows be averaged?"""
 
-    @property
-    def row_bytes(self) -> int:
-        return sum(width * dtype.itemsize for width, dtype in self.fields.values())
-
 
 def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
     """The sketch that was asked for; ``"auto"`` keeps few outputs whole, and of a vocabulary the likeliest entries."""
@@ -58,8 +54,8 @@ def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws
         return Whole(outputs, prediction)
     if prediction == "labels":
         raise ValueError(f"sketch must be whole for several labels at once, got '{kind}': they have no tail; use whole")
-    if top >= outputs:
-        raise ValueError(f"top must be below the {outputs} outputs of the model, got {top}; use sketch='whole'")
+    if top > outputs:
+        raise ValueError(f"top must be at most the {outputs} outputs of the model, got {top}; use sketch='whole'")
     return Drawn(outputs, top, draws) if kind == "drawn" else Lumped(outputs, top)
 
 
