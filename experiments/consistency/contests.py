@@ -44,12 +44,14 @@ class Contestant:
         method: of the registry.
         variants: the candidates; one alone needs no tuning.
         needs_dropout: trained with at least 0.1.
+        without: tasks that it cannot do.
     """
 
     name: str
     method: str
     variants: Sequence[Variant]
     needs_dropout: bool = False
+    without: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Contest:
         tuning_seed: of all candidates; never one of ``seeds``.
         seeds: of the results.
         follows: the contest whose choices are taken over unchanged.
+        finalists: how many tuned methods, those with the best validation scores, have results beside Standard and
+            what is not tuned; none: all.
         device: ``cpu``, or ``best``: a GPU where there is one.
         guess: seconds of a Standard run while none has been measured.
     """
@@ -79,6 +83,7 @@ class Contest:
     tuning_seed: int = 0
     seeds: Sequence[int] = ()
     follows: str | None = None
+    finalists: int | None = None
     device: str = "best"
     guess: float = 30.0
 
@@ -86,7 +91,9 @@ class Contest:
 def over(weights: Sequence[float], options: Values | None = None, **settings: Any) -> list[Variant]:
     """Weights λ with Standard's best and second-best regularisation."""
     return [
-        Variant(f"{weight:g}{'' if place == BEST else ' second'}", {**(options or {}), "weight": weight}, settings, place)
+        Variant(
+            f"{weight:g}{'' if place == BEST else ' second'}", {**(options or {}), "weight": weight}, settings, place
+        )
         for place in (BEST, SECOND)
         for weight in weights
     ]
@@ -182,14 +189,14 @@ UNDERSTANDING = Contest(
     standard=(
         Candidate("plain"),
         Candidate("dropout 0", {"encoder_dropout": 0.0, "head_dropout": 0.0}),
-        Candidate("smoothing 0.1", {"label_smoothing": 0.1}),
+        Candidate("dropout 0.2, smoothing 0.1", {"encoder_dropout": 0.2, "label_smoothing": 0.1}),
         Candidate("decay 0.1", {"weight_decay": 0.1}),
         Candidate("20 epochs", {"epochs": 20}),
         Candidate("dropout 0, 20 epochs", {"encoder_dropout": 0.0, "head_dropout": 0.0, "epochs": 20}),
     ),
     contestants=(
         Contestant("temporal", "temporal", temporal((1, 3, 10), 10, (1, 3))),
-        Contestant("ols", "ols", over((1, 3, 10))),
+        Contestant("ols", "ols", over((1, 3, 10)), without=("stsb",)),
         Contestant("r3f", "r3f", over((1, 3, 10))),
         Contestant("rdrop", "rdrop", over((0.5, 1, 3)), needs_dropout=True),
         Contestant("simcut", "simcut", over((0.5, 1, 3))),
@@ -224,16 +231,24 @@ TRANSLATION = Contest(
     contestants=(
         Contestant("rdrop", "rdrop", over((0.5, 1, 2.5)), needs_dropout=True),
         Contestant("simcut", "simcut", over((0.5, 1, 3))),
-        Contestant("temporal", "temporal", temporal((1, 3, 10), 3, (1, 3))),
-        Contestant("r3f", "r3f", over((1,))),
+        Contestant("temporal", "temporal", [
+            *(Variant(f"{weight:g}", {"weight": weight}) for weight in (1, 3)),
+            *(Variant(f"{weight:g} rising", {"weight": weight, "ramp": "linear"}) for weight in (3, 10)),
+            Variant("1 drawn", {"weight": 1, "sketch": "drawn"}),
+            Variant("1 second", {"weight": 1}, regularisation=SECOND),
+        ]),
         Contestant("twice the epochs", STANDARD, [Variant("x2", settings={"epochs_factor": 2})]),
     ),
     tuning_seed=300,
     seeds=tuple(range(400, 408)),
+    finalists=2,
     guess=500.0,
 )  # fmt: skip
 
+FRENCH = Contest("french", "translation", ("multi30k-en-fr",), TRANSLATION.base, seeds=tuple(range(400, 404)),
+                 follows="translation", guess=500.0)  # fmt: skip
+
 CONTESTS = {
     contest.name: contest
-    for contest in (BUILTIN, NOISY, SCRATCH, SNLI, UNDERSTANDING, CONFIRMATION, TRANSLATION)
+    for contest in (BUILTIN, NOISY, SCRATCH, SNLI, UNDERSTANDING, CONFIRMATION, TRANSLATION, FRENCH)
 }

@@ -61,10 +61,31 @@ def planned(contest: Contest, scores: Scores) -> Iterator[Planned]:
                     Planned(contest.name, task, TUNE, name, candidate, contest.tuning_seed, point)
                     for candidate, point in points.items()
                 )
+    decided = {task: finalists(contest, task, scores) for task in contest.tasks}
     for seed in contest.seeds:
-        for task in contest.tasks:
-            for name, (candidate, point) in choices(contest, task, scores).items():
+        for task, chosen in decided.items():
+            for name, (candidate, point) in chosen.items():
                 yield Planned(contest.name, task, RESULT, name, candidate, seed, point)
+
+
+def finalists(contest: Contest, task: str, scores: Scores) -> dict[str, tuple[str, Point]]:
+    """The choices that have results: of the tuned methods only the best, where a contest says how many."""
+    chosen = choices(contest, task, scores)
+    leader = contest if contest.follows is None else CONTESTS[contest.follows]
+    if leader.finalists is None:
+        return chosen
+    tuned = [each.name for each in leader.contestants if len(each.variants) > 1]
+    if any(name not in chosen for name in tuned):
+        return {name: choice for name, choice in chosen.items() if name == STANDARD}
+    where = leader.tasks[0]
+    best = {name: max(_tuning_scores(leader, where, name, scores)) for name in tuned}
+    out = sorted(tuned, key=lambda name: -best[name])[leader.finalists :]
+    return {name: choice for name, choice in chosen.items() if name not in out}
+
+
+def _tuning_scores(contest: Contest, task: str, name: str, scores: Scores) -> list[float]:
+    start = "/".join((contest.name, task, TUNE, name, ""))
+    return [score for key, score in scores.items() if key.startswith(start)]
 
 
 def choices(contest: Contest, task: str, scores: Scores) -> dict[str, tuple[str, Point]]:
@@ -80,15 +101,16 @@ def _most_frequent(contest: Contest, scores: Scores) -> dict[str, tuple[str, Poi
 
     A method's candidate is taken with the regularisations of Standard that won so.
     """
-    tables = [_rankings(contest, task, scores) for task in contest.tasks]
-    if any(STANDARD not in table for table in tables):
+    tables = {task: _rankings(contest, task, scores) for task in contest.tasks}
+    if any(STANDARD not in table for table in tables.values()):
         return {}
     by_name = {each.name: each for each in contest.standard}
-    order = [by_name[name] for name in _by_wins([table[STANDARD] for table in tables])]
+    order = [by_name[name] for name in _by_wins([table[STANDARD] for table in tables.values()])]
     found = {STANDARD: (order[0].name, Point(STANDARD, {}, order[0].settings))}
     for each in contest.contestants:
-        if all(each.name in table for table in tables):
-            winner = _by_wins([table[each.name] for table in tables])[0]
+        mine = [table for task, table in tables.items() if task not in each.without]
+        if all(each.name in table for table in mine):
+            winner = _by_wins([table[each.name] for table in mine])[0]
             found[each.name] = winner, _points(contest, each, order)[winner]
     return found
 
@@ -117,12 +139,11 @@ def _candidates(contest: Contest, task: str, scores: Scores) -> dict[str, dict[s
         return {STANDARD: own}
     by_name = {each.name: each for each in contest.standard}
     order = [by_name[name] for name in ranked]
-    return {STANDARD: own, **{each.name: _points(contest, each, order) for each in contest.contestants}}
+    able = [each for each in contest.contestants if task not in each.without]
+    return {STANDARD: own, **{each.name: _points(contest, each, order) for each in able}}
 
 
-def _ranking(
-    contest: Contest, task: str, name: str, points: Mapping[str, Point], scores: Scores
-) -> list[str] | None:
+def _ranking(contest: Contest, task: str, name: str, points: Mapping[str, Point], scores: Scores) -> list[str] | None:
     """Candidates by falling validation score, of equals the earlier one first; none while one is not done."""
     if len(points) == 1:
         return list(points)

@@ -34,7 +34,11 @@ LEAST_VALIDATION = 1000
 NOISE = 0.2
 TEST, VALID = "test", "valid"
 _OWN_SETTINGS = ("encoder_dropout", "head_dropout", "epochs", "learning_rate", "max_length", "model")
-_FIELDS = {"label_smoothing": "label_smoothing_factor", "weight_decay": "weight_decay", "neftune": "neftune_noise_alpha"}
+_FIELDS = {
+    "label_smoothing": "label_smoothing_factor",
+    "weight_decay": "weight_decay",
+    "neftune": "neftune_noise_alpha",
+}
 
 
 # ---- samples
@@ -138,7 +142,9 @@ class TextRun:
             trainer.add_callback(average)
         trainer.train()
         with nullcontext() if average is None else average.in_place(trainer.model):
-            predicted = {name: trainer.predict(rows) for name, rows in ((VALID, job.dev), (TEST, job.evaluations[TEST]))}
+            predicted = {
+                name: trainer.predict(rows) for name, rows in ((VALID, job.dev), (TEST, job.evaluations[TEST]))
+            }
         return finished(record, trainer, job, data, predicted)
 
     def _values(self) -> dict[str, Any]:

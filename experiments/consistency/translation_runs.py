@@ -66,7 +66,9 @@ class TranslationRun:
         values = {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
         settings = self.settings(values)
         prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", 10_000))
-        plan = translation.Plan(settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder)
+        plan = translation.Plan(
+            settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder
+        )
         job = _job(plan, values["dropout"])
         record = self._begun(plan, job, values)
         trainer = TranslationTrainer(job)
@@ -119,7 +121,10 @@ def _fewer(prepared: translation.Prepared, values: Mapping[str, Any]) -> transla
     most = values.get("pairs")
     if most is None:
         return prepared
-    few = {name: text.take(range(most if name == TRAIN else 20)) for name, text in prepared.data.splits.items()}
+    few = {
+        name: text.take(range(most if name == TRAIN else values["evaluate_on"]))
+        for name, text in prepared.data.splits.items()
+    }
     train = Pairs(*(rows[:most] for rows in _rows(prepared.train)))
     return dataclasses.replace(prepared, data=replace(prepared.data, splits=few), train=train)
 

@@ -29,9 +29,9 @@ from scoring import primary_score, scores, validation_score
 from stages import Planned, planned
 from text_runs import TextRun
 
+from advreg.recipes.runner import Ended, Job, Runner, Tell
 from advreg.record import RunRecord
 from advreg.record_log import RecordLog
-from advreg.recipes.runner import Ended, Job, Runner, Tell
 
 # time beside Standard's while none has been measured
 _FACTORS = {"r3f": 1.6, "rdrop": 1.6, "simcut": 1.6, "arch": 2.5, "smart": 4.0, "temporal": 1.2, "ols": 1.2}

@@ -55,7 +55,9 @@ class RecordLog:
         try:
             return unseal_line(line)
         except RecordError as error:
-            raise RecordError(f"line {number}: {error.problem}", error.remedy, field=error.field, path=self.path) from None
+            raise RecordError(
+                f"line {number}: {error.problem}", error.remedy, field=error.field, path=self.path
+            ) from None
 
 
 def members(content: bytes) -> tuple[Sequence[bytes], int]:

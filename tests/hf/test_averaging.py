@@ -106,7 +106,9 @@ def test_a_moving_average_follows_its_formula_and_is_in_place_within_only() -> N
                 for weight in model.parameters():
                     weight.add_(torch.randn_like(weight))
         decay = min(0.5, (1 + update) / (10 + update))
-        expected = [decay * mean + (1 - decay) * w.detach() for mean, w in zip(expected, model.parameters(), strict=True)]
+        expected = [
+            decay * mean + (1 - decay) * w.detach() for mean, w in zip(expected, model.parameters(), strict=True)
+        ]
         average.update(model)
     trained = [weight.detach().clone() for weight in model.parameters()]
     with average.in_place(model):
