@@ -4,9 +4,9 @@
     bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then processes, further flags
 
 A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one that is checked out;
-all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS where there is a GPU, and works the queue
-off; records are in ``$OUT/runs.jsonl.gz``, to be merged by collect.py. The encoder is ADVREG_MINILM's or the installed
-one.
+all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS where there is a GPU, and works the
+queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged by collect.py. The encoder is ADVREG_MINILM's or the
+installed one.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@
     python experiments/consistency/work.py --contests understanding,translation --data DATA --out $OUT/runs.jsonl.gz \
         --known earlier.jsonl.gz --jobs 15 --seconds 560
 
-DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a file of --known are not
-repeated; candidates that they decide are chosen from them, so the same command goes on wherever it was stopped. With
---seconds it stops in time: no run is begun that would not end, and those at work are stopped. Runs go by contest in the
-order given, candidates first, then by seed: whatever is missing in the end is missing of all methods alike.
+DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a file of --known are
+not repeated; candidates that they decide are chosen from them, so the same command goes on wherever it was stopped.
+With --seconds it stops in time: no run is begun that would not end, and those at work are stopped. Runs go by contest
+in the order given, candidates first, then by seed: whatever is missing in the end is missing of all methods alike.
+
+A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +83,10 @@ class Queue:
                     yield Job(each.key, Path(each.key), self._work(each), -self._place(rank, number, each))
 
     def _wanted(self, contest: Contest) -> Iterator[Planned]:
-        only = self.asked.contestants.split(",") if self.asked.contestants else None
         for each in planned(contest, self.scores):
-            if only is None or each.contestant in only:
-                if self.asked.stages is None or each.stage in self.asked.stages.split(","):
-                    yield each
+            without = any(fnmatch(each.key, pattern) for pattern in self.asked.without)
+            if fnmatch(each.key, self.asked.only) and not without:
+                yield each
 
     def _place(self, rank: int, number: int, each: Planned) -> float:
         """Where it stands in the queue; Standard's candidates come first, since all others wait for them."""
@@ -158,8 +160,8 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="files of records of earlier calls")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="stop in this time")
-    parser.add_argument("--contestants", help="only these")
-    parser.add_argument("--stages", help="only these: tune, result")
+    parser.add_argument("--only", default="*", help="runs whose key is like this: understanding/*/tune/*")
+    parser.add_argument("--without", nargs="*", default=[], help="runs to leave for later: */arch/*")
     parser.add_argument("--scratch", type=Path, default=Path("runs/consistency"), help="checkpoints of long runs")
     parser.add_argument("--changes", default="{}", help="of the contests' settings, as JSON; for a quick look only")
     return parser.parse_args()

@@ -6,6 +6,7 @@ Logits are (N, classes), labels (N,); sums are taken in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -66,14 +67,25 @@ def calibration(logits: Tensor, labels: Tensor, temperature: float) -> dict[str,
 _ROWS_AT_ONCE = 4096  # of a vocabulary of 50,000 words in float64: 1.6 GB
 
 
+def _parts(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some rows at a time."""
+    for first in range(0, len(labels), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        yield logits[rows], labels[rows]
+
+
 def _per_row(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    parts = zip(logits.split(_ROWS_AT_ONCE), labels.split(_ROWS_AT_ONCE), strict=True)
-    return torch.cat([F.cross_entropy(rows.double() / temperature, right, reduction="none") for rows, right in parts])
+    return torch.cat(
+        [
+            F.cross_entropy(rows.double() / temperature, right, reduction="none")
+            for rows, right in _parts(logits, labels)
+        ]
+    )
 
 
 def _confidence(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """The probability of the predicted class, and whether it is right."""
-    parts = [(rows.double() / temperature).softmax(-1).max(-1) for rows in logits.split(_ROWS_AT_ONCE)]
+    parts = [(rows.double() / temperature).softmax(-1).max(-1) for rows, _ in _parts(logits, labels)]
     predicted = torch.cat([part.indices for part in parts])
     return torch.cat([part.values for part in parts]), (predicted == labels).double()
 
@@ -81,7 +93,7 @@ def _confidence(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Ten
 def _slope(logits: Tensor, labels: Tensor, temperature: float) -> float:
     """Of the negative log-likelihood, by 1/T."""
     total = torch.zeros((), dtype=torch.float64, device=logits.device)
-    for rows, right in zip(logits.split(_ROWS_AT_ONCE), labels.split(_ROWS_AT_ONCE), strict=True):
+    for rows, right in _parts(logits, labels):
         wide = rows.double()
         expected = ((wide / temperature).softmax(-1) * wide).sum(-1)
         total += (expected - wide.gather(1, right[:, None])[:, 0]).sum()
