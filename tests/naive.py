@@ -473,22 +473,25 @@ class Temporal:
         task, penalty = task / items(model, group), penalty / items(model, group)
         loss = (task + self.weight * penalty) / (1 + self.weight if self.normalise and epoch > 0 else 1)
         loss.backward()
-        return Trace(float(loss.detach()), float(task.detach()), float(penalty))
+        return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
 
     def rounded(self, head: str, row: Tensor) -> Tensor:
-        """What is kept, before it is rounded to half precision."""
+        """What is kept, not yet in half precision; a lumped row has zeros for the rest, and its mass last."""
         if head == "value":
             return row
-        return (
-            torch.stack([1 / (1 + torch.exp(row)), 1 / (1 + torch.exp(-row))], -1)
-            if head == "several"
-            else softmax(row)
-        )
+        if head == "several":
+            return torch.stack([1 / (1 + torch.exp(row)), 1 / (1 + torch.exp(-row))], -1)
+        q = softmax(row)
+        if self.lumped is None:
+            return q
+        top = sorted(range(len(q)), key=lambda v: -float(q[v]))[: self.lumped]
+        likeliest = [q[v] if v in top else torch.zeros_like(q[v]) for v in range(len(q))]
+        return torch.stack([*likeliest, sum(q[v] for v in range(len(q)) if v not in top)])
 
     def blended(self, i: int, rows: list[Tensor]) -> list[Tensor]:
         if i in self.cache and self.ensemble > 0:
             rows = [self.ensemble * q + (1 - self.ensemble) * row for q, row in zip(self.cache[i], rows, strict=True)]
-        return [row if row.numel() == 1 else row.half().double() for row in rows]
+        return [(row.float() if row.numel() == 1 else row.half()).double() for row in rows]
 
     def apart(self, head: str, q: Tensor, row: Tensor) -> Tensor:
         if head == "value":
@@ -498,9 +501,9 @@ class Temporal:
             return sum(kullback_leibler(a / a.sum(), torch.stack([1 - p, p])) for a, p in zip(q, yes, strict=True))
         p = softmax(row)
         if self.lumped is not None:
-            top = sorted(range(len(q)), key=lambda v: -float(q[v]))[: self.lumped]
-            others = [v for v in range(len(q)) if v not in top]
-            q, p = (torch.stack([*(x[v] for v in top), sum(x[v] for v in others)]) for x in (q, p))
+            top = [v for v in range(len(p)) if q[v] > 0]
+            q = torch.stack([*(q[v] for v in top), q[-1]])
+            p = torch.stack([*(p[v] for v in top), sum(p[v] for v in range(len(p)) if v not in top)])
         return kullback_leibler(q / q.sum(), p)
 
 
@@ -517,7 +520,9 @@ class OLS:
 
     def __post_init__(self) -> None:
         if self.uniform:
-            self.targets = {c: torch.full((self.classes,), 1 / self.classes) for c in range(self.classes)}
+            self.targets = {
+                c: torch.full((self.classes,), 1 / self.classes, dtype=torch.float64) for c in range(self.classes)
+            }
 
     def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
         if epoch != self.epoch:
@@ -536,7 +541,7 @@ class OLS:
         task, penalty = task / items(model, group), penalty / items(model, group)
         loss = task + self.weight * penalty
         loss.backward()
-        return Trace(float(loss.detach()), float(task.detach()), float(penalty))
+        return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
 
 
 @dataclass

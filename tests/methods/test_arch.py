@@ -430,6 +430,15 @@ def test_a_shared_pass_finds_the_same_perturbation_however_the_loss_is_scaled_fo
     assert all(same(*pair, tolerance=1e-7) for pair in zip(*found, strict=True))
 
 
+def test_a_shared_pass_takes_a_batch_whose_loss_is_exactly_zero() -> None:
+    method, task, batch = setting("bert", share_last_pass=True, cache_fraction=1.0)
+    with torch.no_grad():
+        task.model.classifier.bias.copy_(torch.tensor([1e4, 0.0, 0.0]))
+    report = step(method, task, {**batch, "labels": torch.zeros_like(batch["labels"])})
+    assert float(report.loss) == 0.0
+    assert all(bool(torch.isfinite(value).all()) for value in method.state().tensors.values())
+
+
 def test_a_shared_pass_saves_a_pass_each_way_and_caches_what_the_whole_ascent_finds() -> None:
     whole, task, batch = setting("bert", cache_fraction=1.0)
     shared, *_ = setting("bert", cache_fraction=1.0, share_last_pass=True)

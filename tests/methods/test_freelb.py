@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 import naive
 from advreg.hf.task import ModelTask
@@ -41,9 +42,15 @@ def test_freelb_trains_on_one_point_more_than_it_ascends(ascents: int) -> None:
         report = step(method, task, batch, backward=lambda loss: (losses.append(loss.detach()), loss.backward()))
     assert len(passes) == len(losses) == 1 + ascents
     assert all(one.perturbed for one in passes)
-    assert float(report.loss) == pytest.approx(float(sum(losses)))
+    assert float(report.loss) == pytest.approx(float(losses[-1]))  # the total, of which one point is left to propagate
+    assert len({round(float(loss), 9) for loss in points_of(losses)}) == 1 + ascents
     steps = [passes[i + 1].deltas["tokens"] - passes[i].deltas["tokens"] for i in range(ascents)]
     assert all(bool(moved.any()) for moved in steps)
+
+
+def points_of(losses: list[Tensor]) -> list[Tensor]:
+    """The losses of the points, of which the last one was propagated with the others' added as a constant."""
+    return [*losses[:-1], losses[-1] - sum(losses[:-1])]
 
 
 def test_freelb_starts_with_a_norm_of_about_its_magnitude_over_root_three() -> None:
@@ -62,9 +69,10 @@ def test_freelb_keeps_the_dropout_masks_over_its_points() -> None:
     batch = batch_of("bert")
     heard: dict[str, set[float]] = {}
     for dropout in ("shared", "fresh", "off"):
-        losses = heard.setdefault(dropout, set())
+        losses: list[Tensor] = []
         method = create("freelb", radius=0.0, dropout=dropout)
-        step(method, ModelTask(exact("bert", dropout=0.1)), batch, backward=lambda loss, to=losses: to.add(loss.item()))
+        step(method, ModelTask(exact("bert", dropout=0.1)), batch, backward=lambda loss, to=losses: to.append(loss))
+        heard[dropout] = {round(float(loss.detach()), 9) for loss in points_of(losses)}
     assert len(heard["shared"]) == 1
     assert len(heard["fresh"]) == 3
     assert len(heard["off"]) == 1

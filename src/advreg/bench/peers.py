@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from advreg.bench.passes import Cost, penalty_cost
@@ -115,13 +114,8 @@ class SmartPytorch(Method):
     ascent_steps: int = option(1, "num_steps of SMARTLoss")
     weight: float = option(0.02, "weight of the loss")
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         package = importlib.import_module("smart_pytorch")
         holder: Any = task
@@ -137,8 +131,7 @@ class SmartPytorch(Method):
             task_loss = task.loss(state, batch)
             penalty = regulariser(embedded, state)
         loss = task_loss + self.weight * penalty
-        backward(loss)
-        return StepReport(loss.detach(), task_loss.detach(), penalty.detach())
+        return StepReport(loss, task_loss.detach(), penalty.detach())
 
     def passes(self) -> Passes:
         return Passes(2 + self.ascent_steps, 1 + self.ascent_steps)

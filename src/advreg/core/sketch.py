@@ -95,7 +95,7 @@ class Whole(Sketch):
 
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
         rows = as_two_classes(logits) if self.prediction == "labels" else logits
-        kept = widen(parts["probabilities"]).view(rows.shape)
+        kept = _wide(parts["probabilities"], rows).view(rows.shape)
         found = divergence(log_of(kept), rows, "kl", "classes")
         return found.sum(-1) if self.prediction == "labels" else found
 
@@ -127,7 +127,7 @@ class Lumped(Sketch):
         return {"entries": entries, "likeliest": likeliest, "rest": tail.sum(-1, keepdim=True)}
 
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        likeliest, rest = _normalised(parts)
+        likeliest, rest = _normalised(parts, logits)
         entries = _long(parts["entries"])
         logits_of_rest = log_sum_of_others(logits, entries)
         at = widen(logits.gather(-1, entries))
@@ -160,13 +160,13 @@ class Drawn(Lumped):
         return {**kept, "drawn": drawn, "entropy": entropy[:, None]}
 
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        likeliest, rest = _normalised(parts)
+        likeliest, rest = _normalised(parts, logits)
         entries, drawn = _long(parts["entries"]), _long(parts["drawn"])
         at = widen(logits.gather(-1, torch.cat([entries, drawn], -1)))
         total = torch.logaddexp(at[:, : self.top].logsumexp(-1), log_sum_of_others(logits, entries))
         weights = torch.cat([likeliest, (rest / self.draws)[:, None].expand(drawn.shape)], -1)
         crossed = (weights * (at - total[:, None])).sum(-1)
-        return -widen(parts["entropy"])[:, 0] - crossed
+        return -_wide(parts["entropy"], logits)[:, 0] - crossed
 
 
 def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -212,11 +212,16 @@ def _without(logits: Tensor, entries: Tensor) -> Tensor:
     return widen(logits).scatter(-1, entries, -torch.inf)
 
 
-def _normalised(parts: Parts) -> tuple[Tensor, Tensor]:
+def _normalised(parts: Parts, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities of the likeliest entries, (N, k), and of the rest, (N,): half precision kept their sum near 1."""
-    likeliest, rest = widen(parts["likeliest"]), widen(parts["rest"])[:, 0]
+    likeliest, rest = _wide(parts["likeliest"], logits), _wide(parts["rest"], logits)[:, 0]
     total = (likeliest.sum(-1) + rest).clamp_min(torch.finfo(rest.dtype).tiny)
     return likeliest / total[:, None], rest / total
+
+
+def _wide(kept: Tensor, logits: Tensor) -> Tensor:
+    """In the precision in which these logits are compared: at least float32."""
+    return kept.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _negative_entropy(probabilities: Tensor) -> Tensor:

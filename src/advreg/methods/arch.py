@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import register_multi_grad_hook
 
 from advreg.core.checks import check_choice, check_not_negative, check_share, check_whole
 from advreg.core.perturbation import Perturbation
@@ -36,7 +37,7 @@ from advreg.methods.base import (
     option,
     register,
 )
-from advreg.methods.options import AscentOptions
+from advreg.methods.options import AscentOptions, plain
 
 Refresh = Literal["epoch", "sweep"]
 NeighbourScope = Literal["all", "shard"]
@@ -103,6 +104,8 @@ class Arch(AscentOptions, Method):
     _fingerprint: str = field(default="", init=False, repr=False)
     _checksum: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
+    _begun_at: int | None = field(default=None, init=False, repr=False)  # first epoch that is not standard training
+    _epoch: int = field(default=-1, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,6 +131,8 @@ class Arch(AscentOptions, Method):
             return
         if self.refresh == "sweep":
             raise ValueError("share_last_pass must be off with refresh='sweep': a sweep has no pass to train on")
+        if self.ramp != "constant":
+            raise ValueError(f"share_last_pass must be off with ramp='{self.ramp}': at weight 0 no ascent is shared")
         if self.weight == 0 or self.ascent_steps == 0:
             raise ValueError(
                 f"share_last_pass must be off with weight {self.weight} and ascent_steps {self.ascent_steps}: "
@@ -159,7 +164,8 @@ class Arch(AscentOptions, Method):
         place = self._place(corpus, rows, device)
         self._cache = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint, self._checksum = corpus.fingerprint, corpus.checksum
-        self._swept_at = self._shared_at = -1
+        self._swept_at = self._shared_at = self._epoch = -1
+        self._begun_at = None
         self._neighbours, self._shared, self._similarity = None, None, []
         if count < shard.size:
             shares = shard.world > 1 and self.neighbour_scope == "all"
@@ -209,10 +215,12 @@ class Arch(AscentOptions, Method):
 
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
         """With ``refresh="sweep"`` renew the cache; with several processes exchange what was renewed."""
-        due = self.schedule.due(clock.epoch)
+        if not self._has_begun(clock):
+            return
+        due = self.schedule.due(self._age(clock))
         if due and self.refresh == "sweep" and self._swept_at != clock.epoch:  # if not resumed in mid-epoch
             self._sweep(task, clock, fetch, progress)
-        renewed_at = self.schedule.last(clock.epoch)
+        renewed_at = self.schedule.last(self._age(clock))
         if self._shared is not None and self._shared_at != renewed_at and (not due or self.refresh == "sweep"):
             self._shared.gather()
             self._shared_at = renewed_at
@@ -254,50 +262,62 @@ class Arch(AscentOptions, Method):
     def expect(self, ids: Tensor) -> None:
         self.cache.expect(ids)
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
-        ids = task.sample_ids(batch)
+        if not self._has_begun(clock):
+            return plain(task, batch)
+        ids, age = task.sample_ids(batch), self._age(clock)
         with task.dropout(self.dropout):
-            if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
+            if not self.schedule.due(age) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-                report = self.descend(task, batch, clock, clean, perturbed, delta, backward)
+                report = self.descend(task, batch, clock, clean, perturbed, delta)
             elif self.share_last_pass:
-                report = self._refresh_shared(task, batch, ids, clock, backward)
+                report = self._refresh_shared(task, batch, ids, clock)
             else:
-                report = self._refresh(task, batch, ids, clock, backward)
-        measures = {**report.measures, "cache_staleness": float(clock.epoch - self.schedule.last(clock.epoch))}
+                report = self._refresh(task, batch, ids, clock)
+        measures = {**report.measures, "cache_staleness": float(age - self.schedule.last(age))}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
-    def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+    def _has_begun(self, clock: Clock) -> bool:
+        """Is this an epoch whose first step comes after ``start_at``? A cache begins with a whole epoch."""
+        if self._begun_at is None and clock.epoch != self._epoch and self.onset.begun(clock):
+            self._begun_at = clock.epoch if self.start_at > 0 else 0
+        self._epoch = clock.epoch
+        return self._begun_at is not None
+
+    def _age(self, clock: Clock) -> int:
+        """Epochs since the first that was not standard training."""
+        assert self._begun_at is not None
+        return clock.epoch - self._begun_at
+
+    def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """Find Δ_i, blend it into the cache, train on the result (algorithm 1)."""
-        clean = task.peek(batch)
+        clean = task.logits(batch)
         found = self.worst_case(task, batch, clean)
         delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return self.descend(task, batch, clock, clean, task.logits(batch, delta), delta, backward)
+        return self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
 
-    def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock, backward: Backward) -> StepReport:
+    def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """The same with the S-th ascent's pass trained on: one forward and one backward less. Not in the paper.
 
         The loss is taken at δ_{S−1}; its backward gives the S-th ascent's gradient too, and Δ_i = δ_S is cached.
         """
-        clean = task.peek(batch)
+        clean = task.logits(batch)
         point = self.worst_case(task, batch, clean, self.ascent_steps - 1).leaf()
-        perturbed = task.logits(batch, point)
-        one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient tells how backward scales a loss
-        report = self.descend(task, batch, clock, clean, perturbed, point, lambda loss: backward(loss * one))
-        assert one.grad is not None
-        scale = one.grad / report.loss * self.weight_at(clock) / task.items(batch)
-        gradient = point.collected().map(lambda values, _: values / scale)
-        found = self.ascent.move(point, gradient, self.ball)
-        self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return report
+        report = self.descend(task, batch, clock, clean, task.peek(batch, point), point)
+        one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient: how backward scales the loss
+        per_sample = self.weight / task.items(batch)
+
+        def cache_last(gradients: Sequence[Tensor | None]) -> None:
+            scale, *moved = (torch.zeros_like(one) if gradient is None else gradient for gradient in gradients)
+            values = {stream: value / (scale * per_sample) for stream, value in zip(point.streams, moved, strict=True)}
+            found = self.ascent.move(point, Perturbation(values, point.masks).map(lambda value, _: value), self.ball)
+            self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
+
+        register_multi_grad_hook([one, *point.values.values()], cache_last)
+        return replace(report, loss=report.loss + (one - one.detach()))
 
     def _has_swept(self, epoch: int) -> bool:
         if self.refresh == "sweep" and self._swept_at != epoch:
@@ -331,7 +351,11 @@ class Arch(AscentOptions, Method):
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
         facts = {"fingerprint": self._fingerprint, "checksum": self._checksum}
         facts |= {"rank": str(shard.rank), "world": str(shard.world)}
-        return MethodState(tensors, facts | ({"swept_at": str(self._swept_at)} if self.refresh == "sweep" else {}))
+        if self.refresh == "sweep":
+            facts["swept_at"] = str(self._swept_at)
+        if self.start_at > 0:
+            facts |= {"begun_at": "" if self._begun_at is None else str(self._begun_at), "epoch": str(self._epoch)}
+        return MethodState(tensors, facts)
 
     def load_state(self, state: MethodState) -> None:
         self._require_same_data("fingerprint", self._fingerprint, state)
@@ -341,6 +365,9 @@ class Arch(AscentOptions, Method):
                 self._neighbours.slots[stream].copy_(slots)
         self._swept_at = int(state.facts.get("swept_at", -1))
         self._shared_at = -1
+        begun_at = state.facts.get("begun_at", "")
+        self._begun_at = int(begun_at) if begun_at else None
+        self._epoch = int(state.facts.get("epoch", -1))
 
     def redealt(self, states: Iterable[MethodState]) -> MethodState:
         """Every sample's perturbation goes to the process the sample belongs to now, and so do its neighbours.

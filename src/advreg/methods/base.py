@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 
@@ -34,10 +34,10 @@ class Task(Protocol):
     """All that a method may know of a model: its predictions on a batch, clean or perturbed, and their loss."""
 
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        """f(x + δ) by the pass that is trained through. Under data parallelism: one such pass per backward."""
+        """f(x + δ) by the pass that computes the task loss. Under data parallelism: one such pass per backward."""
 
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        """f(x + δ) on the bare model, for clean targets; nothing is synchronised."""
+        """f(x + δ) on the bare model: no task loss, and nothing is synchronised."""
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
@@ -52,7 +52,7 @@ class Task(Protocol):
         """f(x) with other values of the trained parameters, without gradient."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The task loss, divided by :meth:`items`."""
+        """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
 
     def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
         """½ [L(f(x)) + L(f(x + δ))] of the two predictions that :meth:`pair` gave."""
@@ -107,8 +107,8 @@ class StepReport:
     """What one step did, for the log.
 
     Args:
-        loss: what was minimised, detached.
-        task_loss: the task's part of it.
+        loss: what is minimised; carries the graph of the last point until :meth:`Method.step` has propagated it.
+        task_loss: the task's part of it, detached.
         penalty: the regulariser, before its weight.
         measures: anything else worth plotting: ‖δ‖, staleness of the cache, …
     """
@@ -194,6 +194,22 @@ class Method(ABC):
         """These samples come in one of the next steps: a memory that is not on the device starts to bring them."""
 
     @abstractmethod
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
+    ) -> StepReport:
+        """What to minimise on this batch, in a report whose ``loss`` is still to be propagated.
+
+        A method that trains on several points propagates all but the last itself. Whoever calls this propagates the
+        last one, so a trainer keeps its own scaling, accumulation and contexts.
+
+        Args:
+            task: the model.
+            batch: what the data loader gave.
+            clock: epoch and step.
+            backward: how to propagate the loss of an earlier point.
+            update: takes an optimizer step and clears the gradients; only FreeAT uses it.
+        """
+
     def step(
         self,
         task: Task,
@@ -202,15 +218,11 @@ class Method(ABC):
         backward: Backward = torch.Tensor.backward,
         update: Update | None = None,
     ) -> StepReport:
-        """Add this batch's gradients to the parameters.
-
-        Args:
-            task: the model.
-            batch: what the data loader gave.
-            clock: epoch and step.
-            backward: how to propagate a loss; ``torch.Tensor.backward`` in a plain loop.
-            update: takes an optimizer step and clears the gradients; only FreeAT uses it.
-        """
+        """Add this batch's gradients to the parameters: :meth:`objective`, and its backward pass."""
+        report = self.objective(task, batch, clock, backward, update)
+        if report.loss.requires_grad:  # FreeAT holds micro-batches back until their group is complete
+            backward(report.loss)
+        return replace(report, loss=report.loss.detach())
 
     def updated(self, task: Task) -> None:  # noqa: B027 - optional
         """To be called after each optimizer step by methods that follow the weights (SMART's average, R4F)."""

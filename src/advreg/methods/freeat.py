@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
+from torch import Tensor
 
 from advreg.core.ascent import Ascent, StepRule
 from advreg.core.ball import Ball, Norm, Scope
 from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
+from advreg.core.schedule import Clock, Onset
 from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.options import START_AT, plain
 
 
 @register("freeat")
@@ -43,6 +45,7 @@ class FreeAT(Method):
     step_size: float = option(0.01, "η, size of a step of δ")
     step_rule: StepRule = option("sign", "step along the sign of g, or g/‖g‖ (normalised)")
     dropout: Dropout = option("fresh", "dropout masks of the replays: fresh, shared or off")
+    start_at: float = option(0.0, START_AT)
     _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -50,7 +53,7 @@ class FreeAT(Method):
         if self.step_rule == "gradient":
             raise ValueError("step_rule must be sign or normalised for freeat, got 'gradient': its gradient is scaled")
         check_choice("dropout", self.dropout, get_args(Dropout))
-        self.ball, self.ascent  # built once to refuse bad values here and not in training  # noqa: B018
+        self.ball, self.ascent, Onset(self.start_at)  # built once to refuse bad values here and not in training
 
     @property
     def ball(self) -> Ball:
@@ -60,44 +63,47 @@ class FreeAT(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.replays, self.step_size, self.step_rule, "project")
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         if update is None:
             raise ValueError(
                 "freeat updates the weights between replays; pass step(..., update=...), a function that takes an "
                 "optimizer step and clears the gradients"
             )
+        if not Onset(self.start_at).begun(clock):
+            return plain(task, batch)
         self._held.append((batch, task.zeros(batch)))
         if not clock.closes_group:
             nothing = torch.zeros((), device=self._held[-1][1].device)
             return StepReport(nothing, nothing)
         group, self._held = self._held, []
         with task.dropout(self.dropout):
-            for replay in range(self.replays):
-                if replay > 0:
-                    update()
+            for _ in range(self.replays - 1):
                 with task.accumulating():
-                    visits = [self.visit(task, batch, delta, backward) for batch, delta in group[:-1]]
-                visits.append(self.visit(task, *group[-1], backward))
-                group = [(batch, delta) for _, batch, delta in visits]
-        loss = torch.stack([loss for loss, _, _ in visits]).sum()
+                    moved = [self.visit(task, batch, delta, backward) for batch, delta in group[:-1]]
+                group = [*moved, self.visit(task, *group[-1], backward)]
+                update()
+            total = self.last_replay(task, group, backward)
         norm = torch.stack([delta.sentence_norm().mean() for _, delta in group]).mean()
-        return StepReport(loss, loss, measures={"delta_norm": norm})
+        return StepReport(total, total.detach(), measures={"delta_norm": norm})
 
-    def visit(
-        self, task: Task, batch: Batch, delta: Perturbation, backward: Backward
-    ) -> tuple[torch.Tensor, Batch, Perturbation]:
+    def visit(self, task: Task, batch: Batch, delta: Perturbation, backward: Backward) -> tuple[Batch, Perturbation]:
         """Add the gradient of one micro-batch at δ, and move its δ along it."""
         point = delta.leaf()
-        loss = task.loss(task.logits(batch, point), batch)
-        backward(loss)
-        return loss.detach(), batch, self.ascent.move(point, point.collected(), self.ball)
+        backward(task.loss(task.logits(batch, point), batch))
+        return batch, self.ascent.move(point, point.collected(), self.ball)
+
+    def last_replay(self, task: Task, group: list[tuple[Batch, Perturbation]], backward: Backward) -> Tensor:
+        """The loss of the group, of which only the last micro-batch is left to propagate."""
+        before = torch.zeros((), device=group[-1][1].device)
+        with task.accumulating():
+            for batch, delta in group[:-1]:
+                loss = task.loss(task.logits(batch, delta), batch)
+                backward(loss)
+                before = before + loss.detach()
+        batch, delta = group[-1]
+        return before + task.loss(task.logits(batch, delta), batch)
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import get_args
 
@@ -12,8 +11,9 @@ from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
+from advreg.core.schedule import Clock, Onset
 from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.options import START_AT, plain
 
 
 @register("freelb")
@@ -41,9 +41,10 @@ class FreeLB(Method):
     step_size: float = option(0.1, "η, size of an ascent step, along the normalised gradient")
     start_scale: float = option(0.05, "magnitude of the start U(−1, 1)·magnitude/√(L·D)")
     dropout: Dropout = option("shared", "dropout masks of the passes of a step: shared, fresh or off")
+    start_at: float = option(0.0, START_AT)
 
     def __post_init__(self) -> None:
-        self.ball, self.ascent  # built once to refuse bad values here and not in training  # noqa: B018
+        self.ball, self.ascent, Onset(self.start_at)  # built once to refuse bad values here and not in training
         check_not_negative("start_scale", self.start_scale)
         check_choice("dropout", self.dropout, get_args(Dropout))
 
@@ -55,28 +56,24 @@ class FreeLB(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.ascent_steps, self.step_size, "normalised", "project")
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not Onset(self.start_at).begun(clock):
+            return plain(task, batch)
         points = 1 + self.ascent_steps
         delta = self.draw(task.zeros(batch))
-        losses = []
+        before = torch.zeros((), device=delta.device)  # the losses of the points already propagated
         with task.dropout(self.dropout):
-            for index in range(points):
+            for _ in range(self.ascent_steps):
                 point = delta.leaf()
-                with task.accumulating() if index < self.ascent_steps else nullcontext():
+                with task.accumulating():
                     loss = task.loss(task.logits(batch, point), batch) / points
                     backward(loss)
-                losses.append(loss.detach())
-                if index < self.ascent_steps:
-                    delta = self.ascent.move(point, point.collected(), self.ball)
-        total = torch.stack(losses).sum()
-        return StepReport(total, total, measures={"delta_norm": delta.sentence_norm().mean()})
+                before = before + loss.detach()
+                delta = self.ascent.move(point, point.collected(), self.ball)
+            total = before + task.loss(task.logits(batch, delta), batch) / points
+        return StepReport(total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """δ_0 = U(−1, 1) · magnitude / √(L·D), L the real tokens of the sample: a norm of about magnitude/√3."""

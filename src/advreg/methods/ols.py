@@ -47,13 +47,8 @@ class OLS(WeightOptions, Method):
         super().__post_init__()
         check_choice("first", self.first, get_args(First))
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         logits = task.logits(batch)
         task_loss = task.loss(logits, batch)
@@ -63,7 +58,7 @@ class OLS(WeightOptions, Method):
         targets = self._targets_in(clock.epoch, rows)[labels]
         moved = kl(log_of(targets), rows).masked_fill(~(mask & (targets.sum(-1) > 0)), 0.0)
         self._add(rows.detach(), labels, mask)
-        return self.finish(task_loss, moved.sum() / task.items(batch), clock, backward, normalise=self.normalise)
+        return self.total(task_loss, moved.sum() / task.items(batch), clock, normalise=self.normalise)
 
     def _require_classes(self, task: Task, logits: Tensor, batch: Batch) -> None:
         kind, outputs = task.prediction(logits, batch), logits.shape[-1]

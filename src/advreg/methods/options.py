@@ -15,14 +15,15 @@ from advreg.core.divergence import Divergence
 from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock, Onset, Ramp
-from advreg.methods.base import Backward, Batch, Dropout, StepReport, Task, option
+from advreg.methods.base import Batch, Dropout, StepReport, Task, option
+
+START_AT = "share of the planned updates before which the step is that of standard training"
 
 
-def plain_step(task: Task, batch: Batch, backward: Backward) -> StepReport:
-    """The step of standard training."""
+def plain(task: Task, batch: Batch) -> StepReport:
+    """What standard training minimises."""
     loss = task.loss(task.logits(batch), batch)
-    backward(loss)
-    return StepReport(loss.detach(), loss.detach())
+    return StepReport(loss, loss.detach())
 
 
 @dataclass
@@ -30,7 +31,7 @@ class WeightOptions:
     """The weight λ of a penalty over the course of a training."""
 
     weight: float = option(1.0, "λ, weight of the penalty")
-    start_at: float = option(0.0, "share of the planned updates before which the step is that of standard training")
+    start_at: float = option(0.0, START_AT)
     ramp: Ramp = option("constant", "constant; linear: λ rises from 0; share: λ/(1+λ) does, and so λ ever faster")
 
     def __post_init__(self) -> None:
@@ -45,22 +46,20 @@ class WeightOptions:
         """λ at this time."""
         return self.onset.weight(self.weight, clock)
 
-    def finish(
+    def total(
         self,
         task_loss: Tensor,
         penalty: Tensor,
         clock: Clock,
-        backward: Backward,
         measures: Mapping[str, Tensor | float] | None = None,
         normalise: bool = False,
     ) -> StepReport:
-        """Backward through L + λ · penalty, divided by 1 + λ if asked; after that nothing is left to do."""
+        """L + λ · penalty, to be descended; divided by 1 + λ if asked."""
         weight = self.weight_at(clock)
         loss = task_loss + weight * penalty
         if normalise:
             loss = loss / (1 + weight)
-        backward(loss)
-        return StepReport(loss.detach(), task_loss.detach(), penalty.detach(), measures or {})
+        return StepReport(loss, task_loss.detach(), penalty.detach(), measures or {})
 
 
 @dataclass
@@ -77,19 +76,11 @@ class PenaltyOptions(WeightOptions):
         check_choice("dropout", self.dropout, get_args(Dropout))
 
     def descend(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        clean: Tensor,
-        perturbed: Tensor,
-        delta: Perturbation,
-        backward: Backward,
+        self, task: Task, batch: Batch, clock: Clock, clean: Tensor, perturbed: Tensor, delta: Perturbation
     ) -> StepReport:
-        """Backward through L + λ ℓ_v."""
+        """L + λ ℓ_v, to be descended."""
         penalty = self.penalty(task, batch, clean, perturbed)
-        measures = {"delta_norm": delta.sentence_norm().mean()}
-        return self.finish(task.loss(clean, batch), penalty, clock, backward, measures)
+        return self.total(task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()})
 
     def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""

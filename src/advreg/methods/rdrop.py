@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Fetch, Method, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import WeightOptions, plain_step
+from advreg.methods.options import WeightOptions, plain
 
 
 @register("rdrop")
@@ -38,21 +36,16 @@ class RDrop(WeightOptions, Method):
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
         self._require_dropout(task)
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         self._require_dropout(task)
         if not self.onset.begun(clock):
-            return plain_step(task, batch, backward)
+            return plain(task, batch)
         first, second = task.pair(batch, None, self.fuse)
         task_loss = task.mean_loss(first, second, batch) if self.both_losses else task.loss(first, batch)
         penalty = task.divergence(first, second, batch, "symmetric_kl") / task.items(batch)
-        return self.finish(task_loss, penalty, clock, backward)
+        return self.total(task_loss, penalty, clock)
 
     def _require_dropout(self, task: Task) -> None:
         """Refuse a model whose two passes would be the same; it is looked at once."""

@@ -12,7 +12,7 @@ from advreg.core.checks import check_share
 from advreg.core.perturbation import Cut
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import PenaltyOptions, plain_step
+from advreg.methods.options import PenaltyOptions, plain
 
 
 @register("simcut")
@@ -40,21 +40,16 @@ class SimCut(PenaltyOptions, Method):
         super().__post_init__()
         check_share("cut", self.cut)
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         if not self.onset.begun(clock):
-            return plain_step(task, batch, backward)
+            return plain(task, batch)
         cut = Cut({stream: self.draw(mask) for stream, mask in task.masks(batch).items()})
         with task.dropout(self.dropout):
             clean, perturbed = task.pair(batch, cut, self.fuse and self.dropout != "shared")
             penalty = self.penalty(task, batch, clean, perturbed)
-            return self.finish(task.loss(clean, batch), penalty, clock, backward)
+            return self.total(task.loss(clean, batch), penalty, clock)
 
     def draw(self, mask: Tensor) -> Tensor:
         """The tokens of a stream that are cut, (B, T): each with probability p, never the last real one of a row."""

@@ -11,7 +11,7 @@ from advreg.core.checks import check_not_negative, check_share
 from advreg.core.divergence import Divergence
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import AscentOptions
+from advreg.methods.options import AscentOptions, plain
 
 
 @register("smart")
@@ -48,31 +48,19 @@ class Smart(AscentOptions, Method):
     def needs_whole_weights(self) -> str:
         return "proximal_weight" if self.proximal_weight > 0 else ""
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
         with task.dropout(self.dropout):
-            clean = task.peek(batch)
+            clean = task.logits(batch)
             delta = self.worst_case(task, batch, clean)
-            perturbed = task.logits(batch, delta)
+            report = self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
             if self.proximal_weight == 0:
-                return self.descend(task, batch, clock, clean, perturbed, delta, backward)
+                return report
             proximal = self.proximal(task, batch, clean)
-            report = self.descend(
-                task,
-                batch,
-                clock,
-                clean,
-                perturbed,
-                delta,
-                lambda loss: backward(loss + self.proximal_weight * proximal),
-            )
-        total = report.loss + self.proximal_weight * proximal.detach()
+        total = report.loss + self.proximal_weight * proximal
         return StepReport(total, report.task_loss, report.penalty, {**report.measures, "proximal": proximal.detach()})
 
     def proximal(self, task: Task, batch: Batch, clean: Tensor) -> Tensor:

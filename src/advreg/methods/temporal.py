@@ -77,13 +77,8 @@ class Temporal(WeightOptions, Method):
         self._items, self._fingerprint = corpus.items, corpus.fingerprint
         self._seed, self._device, self._store = seed, device, None
 
-    def step(
-        self,
-        task: Task,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
+    def objective(
+        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
         logits = task.logits(batch)
         task_loss = task.loss(logits, batch)
@@ -98,7 +93,7 @@ class Temporal(WeightOptions, Method):
             penalty = moved.sum() / task.items(batch)
         self._remember(store, sketch, found, kept, rows.detach())
         measures = {"cache_hits": found.known.float().mean(), "cache_changed": found.changed.float().sum()}
-        return self.finish(task_loss, penalty, clock, backward, measures, self.normalise)
+        return self.total(task_loss, penalty, clock, measures, self.normalise)
 
     def weight_at(self, clock: Clock) -> float:
         """λ at this time: in the first epoch there is nothing to be held to."""
