@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from advreg.methods.base import create
 from contests import CONTESTS, STANDARD, UNDERSTANDING, Candidate, Contest, Contestant, Variant
 from stages import RESULT, TUNE, choices, planned, regularised
+
+from advreg.methods.base import create
 
 SMALL = Contest(
     name="small",

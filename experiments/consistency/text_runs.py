@@ -18,6 +18,8 @@ from contests import CONTESTS
 from stages import Planned
 
 from advreg import record as records
+from advreg.hf.allocation import keep_freed_memory
+from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import MovingAverage
 from advreg.hf.run import Job, make_trainer, quiet_libraries, report_steps
 from advreg.methods import preset
@@ -34,6 +36,7 @@ LEAST_VALIDATION = 1000
 NOISE = 0.2
 TEST, VALID = "test", "valid"
 _OWN_SETTINGS = ("encoder_dropout", "head_dropout", "epochs", "learning_rate", "max_length", "model")
+_ON_CPU = {"use_cpu": True, "dataloader_pin_memory": False}  # also where there is a GPU
 _FIELDS = {
     "label_smoothing": "label_smoothing_factor",
     "weight_decay": "weight_decay",
@@ -123,8 +126,13 @@ class TextRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
-        with tempfile.TemporaryDirectory() as scratch:
+        keep_freed_memory()
+        with for_any_shape(), tempfile.TemporaryDirectory() as scratch:
             return self._run(tell, Path(scratch))
+
+    @property
+    def on_cpu(self) -> bool:
+        return CONTESTS[self.planned.contest].device == "cpu"
 
     def _run(self, tell: Tell, scratch: Path) -> records.RunRecord:
         values, planned = self._values(), self.planned
@@ -135,12 +143,17 @@ class TextRun:
         plan = Plan(settings, data, method, planned.seed, scratch)
         job = prepare(plan, settings.method(method), lambda _: None)
         record = replace(begin_record(plan, settings.method(method), job), name=planned.key)
+        if self.on_cpu:
+            record = replace(record, environment={**record.environment, "device": "cpu"})
         trainer = make_trainer(job)
         report_steps(trainer, tell.step)
         average = MovingAverage(values["ema"]) if "ema" in values else None
         if average is not None:
             trainer.add_callback(average)
-        trainer.train()
+        try:
+            trainer.train()
+        except NonFiniteLossError as error:
+            return record.fail(error)
         with nullcontext() if average is None else average.in_place(trainer.model):
             predicted = {
                 name: trainer.predict(rows) for name, rows in ((VALID, job.dev), (TEST, job.evaluations[TEST]))
@@ -153,7 +166,6 @@ class TextRun:
     def settings(self, values: dict[str, Any]) -> TrainSettings:
         """What the recipe is asked to do."""
         point, task = self.planned.point, self.planned.task
-        on_cpu = CONTESTS[self.planned.contest].device == "cpu"
         fields = {field: values[name] for name, field in _FIELDS.items() if values.get(name)}
         own = {name: values[name] for name in _OWN_SETTINGS if name in values}
         named = values.get("preset")
@@ -166,10 +178,10 @@ class TextRun:
             options={point.method: options},
             training={
                 **fields,
-                **({"use_cpu": True} if on_cpu else {"tf32": torch.cuda.is_available()}),
+                **(_ON_CPU if self.on_cpu else {"tf32": torch.cuda.is_available()}),
                 "save_strategy": "no",
                 "eval_strategy": "no",
-                "per_device_eval_batch_size": 64 if on_cpu else 256,
+                "per_device_eval_batch_size": 64 if self.on_cpu else 256,
             },
             **own,
         )

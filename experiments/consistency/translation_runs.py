@@ -18,8 +18,11 @@ from stages import Planned
 from torch import Tensor
 
 from advreg import record as records
+from advreg.hf.allocation import keep_freed_memory
 from advreg.hf.architectures import build_translator
+from advreg.hf.attention import for_any_shape
 from advreg.hf.batching import Pairs, TokenBatches
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.run import Result, checkpoint_at, device_name, quiet_libraries, report_steps, step_to_resume
 from advreg.hf.subwords import SPECIAL
 from advreg.hf.survey import to_device
@@ -62,6 +65,11 @@ class TranslationRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
+        keep_freed_memory()
+        with for_any_shape():
+            return self._run(tell)
+
+    def _run(self, tell: Tell) -> records.RunRecord:
         folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
         values = {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
         settings = self.settings(values)
@@ -74,7 +82,10 @@ class TranslationRun:
         trainer = TranslationTrainer(job)
         report_steps(trainer, tell.step)
         resumed = step_to_resume(folder)
-        trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))
+        except NonFiniteLossError as error:
+            return record.fail(error)
         result = Result.of(trainer, [], metrics={}, resumed_from=resumed)
         finished = judged(record, job, plan, result)
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or res
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import stages
+import torch
 from contests import CONTESTS, STANDARD, Contest
 from scoring import primary_score, scores, validation_score
 from stages import Planned, planned
@@ -52,8 +54,18 @@ class Timed:
     def __call__(self, tell: Tell) -> RunRecord | None:
         if self.deadline is not None and time.time() + self.seconds > self.deadline:
             return None
-        found: RunRecord = self.run(tell)
+        try:
+            found: RunRecord = self.run(tell)
+        finally:
+            free_memory()
         return found
+
+
+def free_memory() -> None:
+    """Leave nothing of a run to the next one in the process, or to other processes on the GPU."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 class Queue:
