@@ -513,19 +513,15 @@ class OLS:
 
     weight: float
     classes: int
-    uniform: bool = True
     epoch: int = 0
     right: dict[int, list[Tensor]] = field(default_factory=dict)
     targets: dict[int, Tensor] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.uniform:
+    def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
+        if epoch != self.epoch:
             self.targets = {
                 c: torch.full((self.classes,), 1 / self.classes, dtype=torch.float64) for c in range(self.classes)
             }
-
-    def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
-        if epoch != self.epoch:
             self.targets |= {c: sum(rows) / len(rows) for c, rows in self.right.items()}
             self.right, self.epoch = {}, epoch
         group, task, penalty = sentences(model, batch), torch.zeros(()), torch.zeros(())

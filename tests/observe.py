@@ -95,11 +95,21 @@ def ready(method: Method, task: ModelTask, batch: Batch, seed: int = 0) -> None:
     method.prepare(survey(task, features_of(batch), Padded(task.model.config.pad_token_id)), seed, torch.device("cpu"))
 
 
-def step(method: Method, task: ModelTask, batch: Batch, *, epoch: int = 0, seed: int = 0, **ways: Any) -> StepReport:
+def step(
+    method: Method,
+    task: ModelTask,
+    batch: Batch,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+    at: int = 0,
+    planned: int | None = None,
+    **ways: Any,
+) -> StepReport:
     """One step at a known random state; the update between FreeAT's replays clears the gradients and does no more."""
     torch.manual_seed(seed)
     ways.setdefault("update", task.model.zero_grad)
-    return method.step(task, batch, Clock(epoch, 0), **ways)
+    return method.step(task, batch, Clock(epoch, at, planned=planned), **ways)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from advreg import record as records
 from advreg.hf.allocation import keep_freed_memory
 from advreg.hf.attention import for_any_shape
 from advreg.hf.averaging import MovingAverage
+from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.run import Job, make_trainer, quiet_libraries, report_steps
 from advreg.methods import preset
 from advreg.methods.presets import training_preset

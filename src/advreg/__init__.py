@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from advreg.hf.survey import survey
     from advreg.hf.task import ModelTask
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
-    from advreg.methods import R3F, Arch, FreeAT, FreeLB, Smart, Standard, create
+    from advreg.methods import OLS, R3F, Arch, FreeAT, FreeLB, RDrop, SimCut, Smart, Standard, Temporal, create
 
 __version__ = "0.1.0"
 
@@ -29,14 +29,19 @@ _HOMES = {
     "IdCollator": "advreg.hf.data",
     "Identified": "advreg.hf.data",
     "ModelTask": "advreg.hf.task",
+    "OLS": "advreg.methods",
     "R3F": "advreg.methods",
+    "RDrop": "advreg.methods",
+    "SimCut": "advreg.methods",
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
+    "Temporal": "advreg.methods",
     "create": "advreg.methods",
     "survey": "advreg.hf.survey",
 }
 
 __all__ = [
+    "OLS",
     "R3F",
     "AdversarialSeq2SeqTrainer",
     "AdversarialTrainer",
@@ -47,8 +52,11 @@ __all__ = [
     "IdCollator",
     "Identified",
     "ModelTask",
+    "RDrop",
+    "SimCut",
     "Smart",
     "Standard",
+    "Temporal",
     "create",
     "survey",
 ]

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.checks import check_choice
 from advreg.core.divergence import kl, widen
 from advreg.core.schedule import Clock
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
-from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import WeightOptions
-
-First = Literal["uniform", "none"]
+from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, register
+from advreg.methods.options import TargetOptions
 
 
 @register("ols")
 @dataclass
-class OLS(WeightOptions, Method):
+class OLS(TargetOptions, Method):
     """Smooth each label towards what the model predicts for its class.
 
-    L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean of the predictions f(x) in the last epoch of those samples of class c whose
-    largest entry was c.
+    L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean of the predictions f(x) of those samples of class c that were predicted
+    right in the last epoch; uniform for a class that never was. In the first epoch there is none.
 
-    Reference: Zhang et al., *Delving Deep into Label Smoothing*, 2020, equations 4–7.
+    Reference: Zhang et al., *Delving Deep into Label Smoothing*, 2020.
 
-    Differs from the authors' code: the loss is CE + λ KL, theirs a mean of cross-entropies with weights of ½
-    (``normalise=True, weight=1``); a class of which no sample was predicted right in an epoch keeps its s_c, theirs
-    loses it.
+    Differs from the authors' code: the loss is CE + λ KL, theirs ½ CE + ½ CE(s_y), which is ``weight=1,
+    normalise=True`` up to the entropy of s_y, a constant.
     """
 
     paper = "Zhang et al. 2020"
     cost = "1 forward, 1 backward"
 
-    normalise: bool = option(False, "divide the loss by 1 + λ, as a weighted mean of both terms (paper)")
-    first: First = option("uniform", "s_c in the first epoch: uniform (paper), or none: no penalty until there is one")
-    # targets: s, (C, C), zeros where there is none; sums of this epoch's right predictions, (C, C); their counts, (C,)
+    # targets: s, (C, C); sums, (C, C), and counts, (C,), of what was predicted right in this epoch
     _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _epoch: int = field(default=0, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("first", self.first, get_args(First))
 
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
@@ -55,10 +44,12 @@ class OLS(WeightOptions, Method):
         self._require_classes(task, logits, batch)
         labels, mask = (values.flatten() for values in task.targets(batch))
         labels, rows = labels.masked_fill(~mask, 0), logits.flatten(0, -2)
-        targets = self._targets_in(clock.epoch, rows)[labels]
-        moved = kl(log_of(targets), rows).masked_fill(~(mask & (targets.sum(-1) > 0)), 0.0)
+        targets = self._targets_in(clock.epoch, rows)
+        penalty = torch.zeros_like(task_loss)
+        if self.weight_at(clock) > 0:
+            penalty = kl(log_of(targets[labels]), rows).masked_fill(~mask, 0.0).sum() / task.items(batch)
         self._add(rows.detach(), labels, mask)
-        return self.total(task_loss, moved.sum() / task.items(batch), clock, normalise=self.normalise)
+        return self.total(task_loss, penalty, clock)
 
     def _require_classes(self, task: Task, logits: Tensor, batch: Batch) -> None:
         kind, outputs = task.prediction(logits, batch), logits.shape[-1]
@@ -79,11 +70,10 @@ class OLS(WeightOptions, Method):
         """s, (C, C): in a new epoch the means of what was predicted right in the last one."""
         classes = rows.shape[-1]
         if not self._kept:
-            start = 1 / classes if self.first == "uniform" else 0.0
-            self._keep(widen(rows.new_full((classes, classes), start)))
+            self._keep(widen(rows.new_full((classes, classes), 1 / classes)))
         elif epoch != self._epoch:
-            targets, sums, counts = (self._kept[name].to(rows.device) for name in ("targets", "sums", "counts"))
-            self._keep(torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], targets))
+            sums, counts = (self._kept[name].to(rows.device) for name in ("sums", "counts"))
+            self._keep(torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], 1 / classes))
         self._epoch = epoch
         return self._kept["targets"].to(rows.device)
 

@@ -47,19 +47,28 @@ class WeightOptions:
         return self.onset.weight(self.weight, clock)
 
     def total(
-        self,
-        task_loss: Tensor,
-        penalty: Tensor,
-        clock: Clock,
-        measures: Mapping[str, Tensor | float] | None = None,
-        normalise: bool = False,
+        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
     ) -> StepReport:
-        """L + λ · penalty, to be descended; divided by 1 + λ if asked."""
-        weight = self.weight_at(clock)
-        loss = task_loss + weight * penalty
-        if normalise:
-            loss = loss / (1 + weight)
+        """L + λ · penalty, to be descended."""
+        loss = task_loss + self.weight_at(clock) * penalty
         return StepReport(loss, task_loss.detach(), penalty.detach(), measures or {})
+
+
+@dataclass
+class TargetOptions(WeightOptions):
+    """A penalty that holds predictions to constants that earlier epochs made; in the first epoch there are none."""
+
+    normalise: bool = option(False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty")
+
+    def weight_at(self, clock: Clock) -> float:
+        weight = super().weight_at(clock)
+        return weight if clock.epoch > 0 else 0.0
+
+    def total(
+        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
+    ) -> StepReport:
+        report = super().total(task_loss, penalty, clock, measures)
+        return replace(report, loss=report.loss / (1 + self.weight_at(clock))) if self.normalise else report
 
 
 @dataclass

@@ -19,11 +19,10 @@ class RDrop(WeightOptions, Method):
 
     Reference: Liang et al., *R-Drop: Regularized Dropout for Neural Networks*, 2021, algorithm 1.
 
-    Differs from the authors' code: the loss is divided by the items of the batch once, not counted for both copies, so
-    that the α of their translation code, which stands beside the sum of two cross-entropies, is 2 λ (their 5 is
-    ``weight=2.5``); their GLUE code sums the divergence over the samples of a batch, beside a mean of the
-    cross-entropy, so that its α is λ / batch size up to the same factor; regression has λ times the squared
-    difference, where theirs has a fixed weight of 1.
+    Differs from the authors' code: the task loss is the mean of the two copies' losses, theirs the sum, so that λ is
+    half of the α of their translation code (5 there is ``weight=2.5``); their code for GLUE sums the divergence over
+    the samples of a batch, so that its factor of ½ is ``weight=B/4`` at B samples a batch (8 at 32); for regression,
+    where it adds the squared difference once, it is ``weight=0.5``.
     """
 
     paper = "Liang et al. 2021"

@@ -23,7 +23,7 @@ class SimCut(PenaltyOptions, Method):
     L(θ) + λ · KL(f(x) ‖ f(cut x)), where cut sets each token's embedding to 0 with probability p, in the source and in
     the target, but never the last one of a row. The gradient flows through both predictions.
 
-    Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*, 2022, equation 4.
+    Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*, 2022.
 
     Differs from the authors' code: the last *real* token of a row is spared, wherever the padding is (theirs spares the
     last position, which in a padded target is padding); the penalty has the denominator of the task loss; dropout

@@ -16,12 +16,12 @@ from advreg.core.sketch import Kind, Parts, Sketch, sketch_for
 from advreg.memory.corpus import Corpus
 from advreg.memory.predictions import Found, PredictionStore
 from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import WeightOptions
+from advreg.methods.options import TargetOptions
 
 
 @register("temporal")
 @dataclass
-class Temporal(WeightOptions, Method):
+class Temporal(TargetOptions, Method):
     """Hold each prediction to the one that the sample's last visit gave, kept in a cache.
 
     L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i), or a q_i + (1 − a) f(x_i); regression: λ · (q_i − f(x_i))².
@@ -43,7 +43,6 @@ class Temporal(WeightOptions, Method):
     cost = "1 forward, 1 backward"
     needs_corpus = True
 
-    normalise: bool = option(False, "divide the loss by 1 + λ, as a weighted mean of both terms (PS-KD)")
     ensemble: float = option(0.0, "a, weight of the earlier predictions in what is kept; whole predictions only")
     sketch: Kind = option(
         "auto",
@@ -93,11 +92,7 @@ class Temporal(WeightOptions, Method):
             penalty = moved.sum() / task.items(batch)
         self._remember(store, sketch, found, kept, rows.detach())
         measures = {"cache_hits": found.known.float().mean(), "cache_changed": found.changed.float().sum()}
-        return self.total(task_loss, penalty, clock, measures, self.normalise)
-
-    def weight_at(self, clock: Clock) -> float:
-        """λ at this time: in the first epoch there is nothing to be held to."""
-        return 0.0 if clock.epoch == 0 else super().weight_at(clock)
+        return self.total(task_loss, penalty, clock, measures)
 
     def _sketch_of(self, task: Task, logits: Tensor, batch: Batch) -> Sketch:
         """How these predictions are kept."""
