@@ -172,7 +172,9 @@ class TextRun:
         named = values.get("preset")
         options = {**(preset(named, point.method) if named else {}), **point.options}
         if named:
-            fields |= training_preset(named, task).get("training", {})
+            advised = training_preset(named, task)
+            fields |= advised.get("training", {})
+            own |= {"site": advised["site"]} if "site" in advised else {}
         return TrainSettings(
             task=DOCSTRINGS if task.startswith(DOCSTRINGS) else task,
             methods=(point.method,),
