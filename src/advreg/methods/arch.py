@@ -258,10 +258,11 @@ class Arch(AscentOptions, Method):
         return torch.cat(parts)
 
     def concerns(self, epochs: float) -> Sequence[str]:
-        every = self.refresh_every
+        every, ascent = self.refresh_every, self.ascent.concerns()
         if every is None or every < epochs or epochs <= 1:
-            return ()
+            return ascent
         return (
+            *ascent,
             f"refresh_every={every} is not reached in {epochs:g} epochs: the perturbations of the first one are kept "
             "to the end, and stale ones gained nothing where it was measured; try "
             f"refresh_every={round(epochs / 3) or 1}, or None if they are meant to be cached once",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -47,6 +48,9 @@ class Smart(AscentOptions, Method):
     @property
     def needs_whole_weights(self) -> str:
         return "proximal_weight" if self.proximal_weight > 0 else ""
+
+    def concerns(self, epochs: float) -> Sequence[str]:
+        return self.ascent.concerns()
 
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
