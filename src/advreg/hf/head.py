@@ -48,6 +48,13 @@ class Head:
             return False
         return not (labels.is_floating_point() and "log_softmax" in self._names)  # DeBERTa's soft labels
 
+    @property
+    def ignores_items(self) -> bool:
+        """Whether a model of transformers takes a number of items to divide its loss by, and takes the mean anyway."""
+        if not self._is_the_library_s or not self._has_plain_loss:
+            return False
+        return "loss_function" not in self._names or type(self._core).__name__.endswith("ForSequenceClassification")
+
     @cached_property
     def _has_plain_loss(self) -> bool:
         if not self._is_the_library_s or not _CROSS_ENTROPIES & self._names:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from advreg.core.ascent import input_gradient
 from advreg.core.divergence import Divergence, Prediction
 from advreg.core.perturbation import Cut, Perturbation
+from advreg.hf.capability import UnsupportedError, refusal
 from advreg.hf.doubling import is_per_sample, reason_against, rows_of, twice
 from advreg.hf.drops import has_dropout
 from advreg.hf.head import IGNORED, Head
@@ -41,7 +42,7 @@ LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
 ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch, int], Tensor]
 
 
-class CheckpointingError(RuntimeError):
+class CheckpointingError(UnsupportedError, RuntimeError):
     """Reentrant gradient checkpointing cannot be differentiated with respect to δ."""
 
 
@@ -107,7 +108,8 @@ class ModelTask:
         self._last: TrainedPass | None = None
         self._said: set[str] = set()
         self._honours: bool | None = None
-        require_non_reentrant(model)
+        if perturbs:
+            require_non_reentrant(model)
         self.wrapped = model
 
     # ---- the model, as it is called
@@ -400,7 +402,7 @@ class ModelTask:
             return self._scaled_gradient(objective, delta)
         except RuntimeError as error:
             if "checkpoint" in str(error).lower():
-                raise CheckpointingError(_REENTRANT) from error
+                raise CheckpointingError("; ".join(_REENTRANT)) from error
             raise
 
     def _scaled_gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
@@ -559,9 +561,9 @@ class ModelTask:
 
 
 _REENTRANT = (
-    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation; call "
-    "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments"
+    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation",
+    "call model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments",
 )
 
 
@@ -571,7 +573,7 @@ def require_non_reentrant(model: nn.Module) -> None:
         if getattr(module, "gradient_checkpointing", False):
             keywords = getattr(module._gradient_checkpointing_func, "keywords", {})
             if keywords.get("use_reentrant", True):  # torch's own default is reentrant
-                raise CheckpointingError(_REENTRANT)
+                raise CheckpointingError(str(refusal("perturbation", *_REENTRANT)))
 
 
 def call_frozen(model: nn.Module, **inputs: Any) -> Any:

@@ -20,7 +20,7 @@ from accelerate.data_loader import prepare_data_loader
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer
 
 from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
@@ -31,6 +31,8 @@ from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.finite import Update, Withholding, is_finite
+from advreg.hf.head import Head
+from advreg.hf.injection import bare
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
@@ -41,7 +43,7 @@ from advreg.hf.sharding import ShardBatches
 from advreg.hf.stepping import SteppingMixin
 from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
-from advreg.hf.task import ModelTask, require_non_reentrant
+from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method, StepReport, Task
 from advreg.methods.standard import Standard
@@ -421,14 +423,29 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _at_train_begin(self, control: Any) -> None:
         self._withholding = self._withhold()
         if not self.method.needs:
+            self._warn_of_ignored_items()
             return
-        require_non_reentrant(self.model)
         self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
         for concern in self.method.concerns(self.state.num_train_epochs) if self.is_world_process_zero() else ():
             logger.warning(concern)
         # a resumed run has done so: SMART's average would take one step too many
         if self.state.global_step == 0 or self._anew:
             self.method.updated(self.task)
+
+    def _warn_of_ignored_items(self) -> None:
+        """Say that the stock step makes the loss larger by accumulation with this model."""
+        steps, core = self.args.gradient_accumulation_steps, bare(self.model)
+        own_loss = self.compute_loss_func is None and self.label_smoother is None
+        takes_items = own_loss and self.model_accepts_loss_kwargs and isinstance(core, PreTrainedModel)
+        if steps > 1 and takes_items and Head(core).ignores_items and self.is_world_process_zero():
+            logger.warning(
+                "%s ignores num_items_in_batch: with gradient_accumulation_steps=%d the stock step, which Standard() "
+                "leaves alone, has %d times the loss and gradient of one batch; all other methods divide by the items "
+                "of the whole group",
+                type(core).__name__,
+                steps,
+                steps,
+            )
 
     def _at_epoch_begin(self, control: Any) -> None:
         self._epoch = math.floor((self.state.epoch or 0) + 1e-6)
