@@ -719,9 +719,7 @@ def test_other_keywords_of_checkpointing_do_not_bring_torch_s_reentrant_default_
 def test_reentrant_checkpointing_is_refused_before_the_first_step(tmp_path: Path) -> None:
     keywords = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
     trainer = trainer_of(tmp_path, method_of("r3f"), **keywords)
-    with pytest.raises(
-        UnsupportedError, match=r"_kwargs=\{'use_reentrant': False\}.*: .*standard"
-    ):
+    with pytest.raises(UnsupportedError, match=r"_kwargs=\{'use_reentrant': False\}.*: .*standard"):
         trainer.train()
     assert trainer.state.global_step == 0
     trainer_of(tmp_path, **keywords).train()  # the stock step needs no gradient of the embeddings

@@ -46,7 +46,7 @@ class Head:
         """
         if not isinstance(labels, Tensor) or self.adds_router_loss() or not self._has_plain_loss:
             return False
-        return not (labels.is_floating_point() and "log_softmax" in self._names)  # DeBERTa's soft labels
+        return not (labels.is_floating_point() and {"log_softmax", "LogSoftmax"} & self._names)  # DeBERTa's soft labels
 
     @property
     def ignores_items(self) -> bool:
@@ -102,7 +102,7 @@ class Head:
             total = F.binary_cross_entropy_with_logits(widen(logits), aligned.to(widen(logits).dtype), reduction="sum")
         else:
             total = self._over(cross_entropy, logits)(logits.flatten(0, -2), aligned.flatten(), smoothing)
-        return total / (self.count(labels) if items is None else items)
+        return total / (counted(aligned) if items is None else items)
 
     def divergence(
         self, clean: Tensor, perturbed: Tensor, labels: Tensor | None, kind: Divergence, detach_clean: bool = False
@@ -119,10 +119,7 @@ class Head:
 
     def count(self, labels: Tensor) -> Tensor:
         """Samples (classification, regression) or target tokens of a batch."""
-        if labels.is_floating_point():
-            return torch.tensor(labels.numel(), device=labels.device)  # −100.0 is a value like any other
-        labels = labels[:, 1:] if self.shifts else labels
-        return (labels != IGNORED).sum().clamp_min(1)
+        return counted(labels[:, 1:] if self.shifts and not labels.is_floating_point() else labels)
 
     def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The labels position by position, and which of them count; of a regression all samples do."""
@@ -156,6 +153,13 @@ class Head:
 
     def _over(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
         return compiled(function) if self.compiles and logits.shape[-1] >= _VOCABULARY else function
+
+
+def counted(labels: Tensor) -> Tensor:
+    """Labels that count, at least 1; of a regression all do, since −100.0 is a value like any other."""
+    if labels.is_floating_point():
+        return torch.tensor(labels.numel(), device=labels.device)
+    return (labels != IGNORED).sum().clamp_min(1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
