@@ -112,11 +112,11 @@ class FreeAT(Method):
         before = torch.zeros((), device=group[-1][1].device)
         with task.accumulating():
             for batch, delta in group[:-1]:
-                loss = task.loss_at(batch, delta)
+                loss = task.loss_at(batch, delta.leaf())
                 backward(loss)
                 before = before + loss.detach()
         batch, delta = group[-1]
-        return before + task.loss_at(batch, delta)
+        return before + task.loss_at(batch, delta.leaf())
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

@@ -85,7 +85,7 @@ class FreeLB(Method):
                     backward(loss)
                 before = before + loss.detach()
                 delta = self.ascent.move(point, point.collected(), self.ball)
-            total = before + task.loss_at(batch, delta) / points
+            total = before + task.loss_at(batch, delta.leaf()) / points
         return StepReport(total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:
