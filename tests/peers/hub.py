@@ -49,6 +49,11 @@ class Hub:
         card = self.folder / name / "README.md"
         card.write_text(data_card(sorted({file.parent for file in card.parent.glob("*/*.parquet")})), encoding="utf-8")
 
+    def save_code(self, name: str, code: str) -> None:
+        """Save a metric, whose folder has a module of its name."""
+        (self.folder / name).mkdir(parents=True)
+        (self.folder / name / f"{name}.py").write_text(code, encoding="utf-8")
+
 
 def data_card(folders: Iterable[Path]) -> str:
     """The head of a dataset's card, which says what files its configurations have."""
