@@ -395,7 +395,7 @@ def test_the_report_names_tests_by_cause_and_says_what_is_wrong() -> None:
         "trl 1.0, tests of c0ffee: 4 tests",
         "  stock: 3 passed, 0 failed, 1 skipped, 8 s; 100.0% of what is not skipped",
         "",
-        "  r3f: 1 passed, 2 failed, 0 skipped, 9 s; 1 trainings by it",
+        "  r3f: 1 passed, 2 failed, 0 skipped, 9 s; 1 trainings through the mixin",
         "    of 3 that pass with stock: 1 passed, 0 refused, 2 failed; only here pass 0",
         "    failing only with it, not expected: 1",
         "      1 × KeyError: 'x' [hf/task.py]",

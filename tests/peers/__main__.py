@@ -30,7 +30,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="holds checkouts named transformers and trl, or one of them")
     parser.add_argument("--methods", default="standard,r3f", help="separated by commas (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes that share the tests (%(default)s)")
-    parser.add_argument("--timeout", type=int, default=300, help="seconds for a test (%(default)s)")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds for a test (%(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="for records and logs")
     parser.add_argument("--code", type=Path, default=ROOT, help="the checkout of advreg that is tested (this one)")
     parser.add_argument(

@@ -106,7 +106,8 @@ def _method_lines(report: MethodReport) -> Iterator[str]:
     found, reasons = report.found, report.reasons
     passing = len(found.passed) + len(found.refused) + len(found.failed)
     yield ""
-    yield f"  {report.method}: {_counted(report.outcomes)}, {report.seconds:.0f} s; {found.trainings} trainings by it"
+    through = f"{found.trainings} trainings through the mixin"
+    yield f"  {report.method}: {_counted(report.outcomes)}, {report.seconds:.0f} s; {through}"
     yield (
         f"    of {passing} that pass with stock: {len(found.passed)} passed, {len(found.refused)} refused, "
         f"{len(found.failed)} failed; only here pass {len(found.gained)}"

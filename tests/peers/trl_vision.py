@@ -109,7 +109,7 @@ _qwen3_vl = _qwen_processor("Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3V
 def _gemma3(tokenizer: Any, ids: dict[str, Any]) -> dict[str, Any]:
     return {
         "text_config": {**TEXT, **ids, "head_dim": 8},
-        "vision_config": {**LAYERS, "hidden_size": 16, "image_size": 56, "patch_size": 14},
+        "vision_config": {**LAYERS, "hidden_size": 16, "image_size": 56, "patch_size": 14, "vision_use_head": False},
         "mm_tokens_per_image": 16,
         "boi_token_index": tokenizer.boi_token_id,
         "eoi_token_index": tokenizer.eoi_token_id,
