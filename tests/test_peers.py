@@ -85,8 +85,17 @@ def test_is_skipped():
 def test_fails_in_advreg():
     check_choice("colour", "red", ("blue",))
 
+class MoreUnsupportedError(UnsupportedError):
+    pass
+
 def test_is_refused():
     raise UnsupportedError("cannot train this\\nremedy")
+
+def test_is_refused_by_a_special_error_that_another_hides():
+    try:
+        raise MoreUnsupportedError("nor this")
+    except ValueError as error:
+        raise RuntimeError("gave up") from error
 
 def test_fails_beside_a_refusal():
     try:
@@ -128,10 +137,14 @@ def test_outcomes_of_a_run_of_pytest_are_recorded_once(tmp_path: Path, workers: 
         "test_fails_in_advreg": (FAILED, "ValueError: colour must be one of blue, got 'red'"),
         "test_fails_beside_a_refusal": (FAILED, "OSError: another"),
         "test_is_refused": (FAILED, "test_it.UnsupportedError: cannot train this"),
+        "test_is_refused_by_a_special_error_that_another_hides": (FAILED, "RuntimeError: gave up"),
         "test_fails_in_teardown": (FAILED, "OSError: teardown"),
     }
     assert found["test_it.py::test_fails_in_advreg"].place == "core/checks.py"
-    assert [test for test, outcome in found.items() if outcome.refused] == ["test_it.py::test_is_refused"]
+    assert [test.partition("::")[2] for test, outcome in found.items() if outcome.refused] == [
+        "test_is_refused",
+        "test_is_refused_by_a_special_error_that_another_hides",
+    ]
 
 
 TRAINS = """
@@ -302,17 +315,23 @@ def test_trainings_differ_by_error_steps_or_length_of_the_log_too() -> None:
     one = trained("error") | trained("steps") | trained("log") | trained("alone")
     two = trained("error", error="KeyError: 'x'") | trained("steps", steps=1) | trained("log", log=[])
     assert figures(one, two).different == {
-        "error 0": "error: None | KeyError: 'x'",
+        "error 0": "error:  | KeyError: 'x'",
         "log 0": "log entries: 1 | 0",
         "steps 0": "steps: 2 | 1",
     }
 
 
-def test_keys_of_the_log_that_only_one_has_are_counted_and_are_no_difference_of_figures() -> None:
-    one = trained("a", log=[{"loss": 2.0, "entropy": 1.0}]) | trained("b", log=[{"loss": 2.0, "entropy": 1.0}])
-    two = trained("a", log=[{"loss": 2.0, "task_loss": 1.0}]) | trained("b", log=[{"loss": 2.0}])
+def test_keys_that_the_log_lacks_are_a_difference_and_keys_that_it_adds_are_none() -> None:
+    one = trained("a", log=[{"loss": 2.0, "entropy": 1.0}]) | trained("b", log=[{"loss": 2.0}])
+    two = trained("a", log=[{"loss": 2.0}]) | trained("b", log=[{"loss": 2.0, "penalty": 1.0}])
     found = figures(one, two)
-    assert (found.equal, found.extra, found.lost) == (2, {"task_loss": 1}, {"entropy": 2})
+    assert (found.equal, found.extra, found.lost) == (1, {"penalty": 1}, {"entropy": 1})
+    assert found.different == {"a 0": "missing in the log: entropy"}
+
+
+def test_errors_that_name_other_folders_are_the_same() -> None:
+    one, two = (trained("a", error=f"OSError: no file in /tmp/{name}/checkpoint-1") for name in ("x", "y"))
+    assert figures(one, two).equal == 1
 
 
 @pytest.mark.parametrize(
@@ -349,11 +368,11 @@ def test_a_run_in_which_nothing_was_trained_by_the_method_is_a_fault() -> None:
 def test_a_difference_needs_a_reason_and_a_reason_a_difference() -> None:
     lost = comparison(failed={"b": Outcome("b", FAILED)})
     assert bars.faults("trl", "r3f", lost, {}) == [
-        "trl, r3f: 1 tests differ from stock without a reason in expected.toml"
+        "trl, r3f: tests that differ from stock without a reason in expected.toml: 1"
     ]
     assert bars.faults("trl", "r3f", lost, {"b": "wanted", "of another version": "wanted"}) == []
     assert bars.faults("trl", "r3f", lost, {"a": "wanted", "b": "wanted"}) == [
-        "trl, r3f: no difference any more, so take it out of expected.toml: a"
+        "trl, r3f: tests of expected.toml that no longer differ, to be taken out: a"
     ]
 
 
@@ -368,7 +387,7 @@ def test_standard_may_not_lose_many_tests_even_with_reasons() -> None:
     reasons = dict.fromkeys(lost, "wanted")
     assert bars.faults("trl", "r3f", comparison(failed=lost), reasons) == []
     assert bars.faults("trl", "standard", comparison(failed=lost), reasons) == [
-        "trl, standard: 5 tests fail only with it, more than 4"
+        "trl, standard: tests that fail only with it: 5, more than 4"
     ]
 
 
@@ -406,7 +425,7 @@ def test_the_report_names_tests_by_cause_and_says_what_is_wrong() -> None:
         "      a 0: loss: 1 | 2",
         "    only in its logs: penalty (2)",
     ]
-    assert report.faults() == ["trl, r3f: 1 tests differ from stock without a reason in expected.toml"]
+    assert report.faults() == ["trl, r3f: tests that differ from stock without a reason in expected.toml: 1"]
 
 
 def test_the_record_holds_what_the_report_says_and_every_outcome() -> None:

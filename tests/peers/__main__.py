@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -55,10 +56,10 @@ def _version(package: str) -> str:
 
 
 def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, if it is a repository of its own."""
+    """The commit of a checkout, if it is a repository of its own, and whether there are changes since."""
     if not (checkout / ".git").exists():
         return ""
-    command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
@@ -88,6 +89,31 @@ def run_suite(bench: Bench, suite: Suite, methods: list[str]) -> SuiteReport:
     )
 
 
+def require(bench: Bench) -> None:
+    """Leave, and say what to do, if there is no suite or no package to run it with."""
+    if not bench.found():
+        names = " or ".join(f"{suite.name}/{suite.tests}" for suite in SUITES)
+        sys.exit(f"the folder must hold {names}, got {bench.checkouts}; clone the libraries there")
+    if missing := missing_packages(REQUIREMENTS.read_text(encoding="utf-8")):
+        sys.exit(f"{', '.join(missing)} not installed: pip install -c constraints.txt -r {REQUIREMENTS}")
+
+
+def publish(bench: Bench, reports: list[SuiteReport]) -> list[str]:
+    """Write and print the report; return what does not hold. Of a selection of tests nothing is asked."""
+    faults = [] if bench.select else [fault for report in reports for fault in report.faults()]
+    made_with = {"advreg": commit_of(bench.code), "torch": _version("torch"), "python": platform.python_version()}
+    sections = [", ".join(f"{name} {version}" for name, version in made_with.items())]
+    sections += ["\n".join(report.lines()) for report in reports]
+    if not bench.select:
+        sections.append("\n".join(f"✗ {fault}" for fault in faults) or "✓ no difference that is not wanted")
+    text = "\n\n".join(sections) + "\n"
+    (bench.out / REPORT).write_text(text, encoding="utf-8")
+    record = {**made_with, "suites": [report.record() for report in reports]}
+    (bench.out / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    print(text)
+    return faults
+
+
 def main() -> int:
     given = parsed()
     bench = Bench(
@@ -98,22 +124,10 @@ def main() -> int:
         timeout=given.timeout,
         select=given.select,
     )
-    suites = bench.found()
-    if not suites:
-        names = " or ".join(f"{suite.name}/{suite.tests}" for suite in SUITES)
-        sys.exit(f"the folder must hold {names}, got {given.folder}; clone the libraries there")
-    if missing := missing_packages(REQUIREMENTS.read_text(encoding="utf-8")):
-        sys.exit(f"{', '.join(missing)} not installed: pip install -c constraints.txt -r {REQUIREMENTS}")
+    require(bench)
     bench.out.mkdir(parents=True, exist_ok=True)
-    reports = [run_suite(bench, suite, given.methods.split(",")) for suite in suites]
-    faults = [fault for report in reports for fault in report.faults()]
-    verdict = "\n".join(f"✗ {fault}" for fault in faults) or "✓ no difference that is not wanted"
-    text = "\n\n".join(["\n".join(report.lines()) for report in reports] + ([] if bench.select else [verdict])) + "\n"
-    (bench.out / REPORT).write_text(text, encoding="utf-8")
-    record = json.dumps([report.record() for report in reports], indent=1)
-    (bench.out / RECORD).write_text(record, encoding="utf-8")
-    print(text)
-    return 1 if faults and not bench.select else 0
+    reports = [run_suite(bench, suite, given.methods.split(",")) for suite in bench.found()]
+    return 1 if publish(bench, reports) else 0
 
 
 if __name__ == "__main__":

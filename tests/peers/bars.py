@@ -12,7 +12,7 @@ from peers.records import Outcome
 EXPECTED = Path(__file__).resolve().parent / "expected.toml"
 LEAST_PASSING = 0.95  # of the stock trainer's tests that are not skipped: fewer say little about advreg
 MOST_DIFFERENT = 4  # tests that fail only with Standard
-PLAIN = "standard"  # trains as the stock trainer does, so it refuses nothing and its figures are the same
+PLAIN = "standard"  # trains as the stock trainer does: it refuses nothing, and its figures are the same
 
 Reasons = dict[str, str]
 
@@ -50,9 +50,9 @@ def faults(suite: str, method: str, found: Comparison, reasons: Reasons) -> list
     if not found.trainings:
         wrong.append("no training went through the mixin, so the comparison says nothing")
     if unnamed:
-        wrong.append(f"{len(unnamed)} tests differ from stock without a reason in {EXPECTED.name}")
+        wrong.append(f"tests that differ from stock without a reason in {EXPECTED.name}: {len(unnamed)}")
     if stale:
-        wrong.append(f"no difference any more, so take it out of {EXPECTED.name}: {', '.join(stale)}")
+        wrong.append(f"tests of {EXPECTED.name} that no longer differ, to be taken out: {', '.join(stale)}")
     if method == PLAIN and lost > MOST_DIFFERENT:
-        wrong.append(f"{lost} tests fail only with it, more than {MOST_DIFFERENT}")
+        wrong.append(f"tests that fail only with it: {lost}, more than {MOST_DIFFERENT}")
     return [f"{suite}, {method}: {what}" for what in wrong]

@@ -1,4 +1,4 @@
-"""What a run with a method has in common with the stock run, and what not."""
+"""Compare a run with a method to the stock run."""
 
 from __future__ import annotations
 
@@ -97,11 +97,16 @@ def _passing(run: Run) -> list[str]:
 
 def cause(outcome: Outcome) -> str:
     """What failures of one cause have in common: the message without what varies, and the place in advreg."""
-    message = outcome.message
-    for pattern, name in _VARYING:
-        message = pattern.sub(name, message)
+    message = _constant(outcome.message)
     message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
     return f"{message} [{outcome.place}]" if outcome.place else message
+
+
+def _constant(message: str) -> str:
+    """A message without numbers, addresses and folders."""
+    for pattern, name in _VARYING:
+        message = pattern.sub(name, message)
+    return message
 
 
 def grouped(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
@@ -114,8 +119,8 @@ def grouped(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
 
 def figures(stock: Trainings, other: Trainings) -> Figures:
     """Compare what the trainings logged and the weights they ended with."""
-    found = Figures()
     equal = close = 0
+    different: dict[str, str] = {}
     extra: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     for key in stock.keys() & other.keys():
@@ -124,13 +129,12 @@ def figures(stock: Trainings, other: Trainings) -> Figures:
         lost.update(_keys(one) - _keys(two))
         gap, what = difference(one, two)
         if gap > CLOSE:
-            found.different[f"{one.test} {one.number}"] = what
+            different[f"{one.test} {one.number}"] = what
         elif gap or one.digest != two.digest:
             close += 1
         else:
             equal += 1
-    different = dict(sorted(found.different.items()))
-    return Figures(equal, close, different, dict(extra.most_common()), dict(lost.most_common()))
+    return Figures(equal, close, dict(sorted(different.items())), dict(extra.most_common()), dict(lost.most_common()))
 
 
 def _keys(training: Training) -> set[str]:
@@ -139,11 +143,8 @@ def _keys(training: Training) -> set[str]:
 
 def difference(one: Training, two: Training) -> tuple[float, str]:
     """The largest relative difference between the figures of two trainings, and the first that is not rounding."""
-    for what, first, second in (
-        ("error", one.error, two.error),
-        ("steps", one.steps, two.steps),
-        ("log entries", len(one.log), len(two.log)),
-    ):
+    ends = ("steps", one.steps, two.steps), ("log entries", len(one.log), len(two.log))
+    for what, first, second in (("error", _constant(one.error or ""), _constant(two.error or "")), *ends):
         if first != second:
             return math.inf, f"{what}: {first} | {second}"
     pairs = [
@@ -151,8 +152,10 @@ def difference(one: Training, two: Training) -> tuple[float, str]:
         for before, after in zip(one.log, two.log, strict=True)
         for key in before.keys() & after.keys()
     ]
+    pairs.append(("norm of the weights", one.norm, two.norm))
     gaps = [(relative(first, second), f"{what}: {first} | {second}") for what, first, second in pairs]
-    gaps.append((relative(one.norm, two.norm), f"norm of the weights: {one.norm} | {two.norm}"))
+    if missing := _keys(one) - _keys(two):
+        gaps.append((math.inf, f"missing in the log: {', '.join(sorted(missing))}"))
     return max(gap for gap, _ in gaps), next((what for gap, what in gaps if gap > CLOSE), "")
 
 

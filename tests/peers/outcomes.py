@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from peers.records import FAILED, OUTCOMES, PASSED, Outcome, append
 
-_REFUSAL = re.compile(r"^(?:E\s+)?(?:\w+\.)*UnsupportedError:", re.MULTILINE)  # advreg.hf.capability's
+REFUSAL = "UnsupportedError"  # advreg.hf.capability's
+KINDS = "kinds of error"
+_REFUSAL = re.compile(rf"^(?:E\s+)?(?:\w+\.)*{REFUSAL}:", re.MULTILINE)
 _PLACE = re.compile(r"advreg/((?:\w+/)*\w+\.py):\d+")
 
 
@@ -43,9 +46,30 @@ def outcome_of(report: Any) -> Outcome:
         outcome=report.outcome,
         message="" if report.outcome == PASSED else first_line(report),
         place=places[-1] if places else "",
-        refused=report.outcome == FAILED and _REFUSAL.search(text) is not None,
+        refused=report.outcome == FAILED and is_refusal(report),
         seconds=round(getattr(report, "duration", 0.0), 2),
     )
+
+
+def is_refusal(report: Any) -> bool:
+    """Whether the error or what led to it is a refusal; of a test in a process of its own there is only the text."""
+    kinds = dict(getattr(report, "user_properties", ())).get(KINDS, ())
+    return REFUSAL in kinds or _REFUSAL.search(report.longreprtext) is not None
+
+
+def kinds_of(error: BaseException | None) -> list[str]:
+    """The classes of an error and of those it was raised from."""
+    if error is None:
+        return []
+    return [kind.__name__ for kind in type(error).__mro__] + kinds_of(error.__cause__ or error.__context__)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    kinds = kinds_of(call.excinfo.value) if call.excinfo is not None else []
+    report = yield
+    report.user_properties.append((KINDS, kinds))
+    return report
 
 
 def first_line(report: Any) -> str:

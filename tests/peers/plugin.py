@@ -50,7 +50,7 @@ class Watch:
         self.test, self.count = test, 0
 
     def attach(self, trainer_class: Any, handler_class: Any) -> None:
-        """Watch ``train``, and the begin of updates, which callbacks hear of."""
+        """Watch ``train``, and the callbacks' handler, which is called at the beginning of each update."""
         train, on_step_begin = trainer_class.train, handler_class.on_step_begin
 
         @functools.wraps(train)

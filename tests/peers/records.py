@@ -100,7 +100,7 @@ def read(folder: Path) -> Run:
 
 
 def _outcomes(file: Path) -> dict[str, Outcome]:
-    """Of what setup, call, teardown and subtests say of a test, the worst."""
+    """The outcome of each test: the worst that setup, call, teardown and subtests report."""
     found: dict[str, Outcome] = {}
     for line in _lines(file):
         outcome = Outcome(**line)

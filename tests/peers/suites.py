@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,23 +141,19 @@ class Bench:
 
     def _python(self, arguments: list[str], cwd: Path, told: dict[str, str], log: Path) -> int:
         """Run Python offline, on one core and without a GPU, and return its exit code."""
-        temporary = self.out / "tmp"
-        temporary.mkdir(exist_ok=True)
         settings = {
             "PYTHONPATH": os.pathsep.join([str(self.code / "src"), str(HERE.parent)]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "TMPDIR": str(temporary),
             "HF_HOME": str(self.out / "cache"),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        command = [sys.executable, *arguments]
-        with log.open("w", encoding="utf-8") as output:
-            return subprocess.run(
-                command, cwd=cwd, env={**os.environ, **settings, **told}, stdout=output, stderr=subprocess.STDOUT
-            ).returncode
+        with log.open("w", encoding="utf-8") as output, tempfile.TemporaryDirectory(prefix="peers-") as temporary:
+            environment = {**os.environ, **settings, **told, "TMPDIR": temporary}
+            command = [sys.executable, *arguments]
+            return subprocess.run(command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT).returncode
 
 
 def _tail(log: Path) -> str:
