@@ -242,7 +242,7 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
         descriptors.append(process.num_fds())
     tenth = max(1, len(memory) // 10)
     late, early = statistics.mean(memory[-tenth:]), statistics.mean(memory[2 * tenth : 3 * tenth])
-    kept = {f"run/checkpoint-{part * moves}", "run/advreg_run.json", "run", "caches"}
+    kept = {f"run/checkpoint-{part * moves}", "run", "caches"}
     inside = {path.relative_to(home).as_posix() for path in [*home.iterdir(), *run.iterdir(), *caches.iterdir()]}
     return Soak(
         steps=part * moves,

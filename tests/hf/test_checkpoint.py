@@ -21,7 +21,7 @@ from advreg.hf.checkpoint import (
     save_method,
 )
 from advreg.hf.ranks import method_file
-from advreg.hf.seal import MANIFEST_FILE, Manifest, claim, seal
+from advreg.hf.seal import MANIFEST_FILE, Manifest, seal
 from advreg.methods import Standard
 from advreg.methods.base import MethodState, option
 from advreg.record import save_as
@@ -181,10 +181,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_warning_names_the_file(
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    mine = checkpoint(tmp_path, 3, "mine")
+    """The folder belongs to the run that sealed a checkpoint last, whatever the steps."""
     other = checkpoint(tmp_path, 6, "other")
-    assert last_whole_checkpoint(tmp_path) == other  # nobody knows whose folder it is
-    claim(tmp_path, "mine")
+    assert last_whole_checkpoint(tmp_path) == other
+    mine = checkpoint(tmp_path, 3, "mine")
     assert last_whole_checkpoint(tmp_path) == mine
     assert "checkpoint-6 is not used: it belongs to another run" in caplog.text
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint
-from advreg.hf.seal import MANIFEST_FILE, RUN_FILE, STAGING, claimed, discard, flaw, seal, token_of
+from advreg.hf.seal import MANIFEST_FILE, STAGING, Manifest, claimed, discard, flaw, seal, token_of
+from advreg.record import load_as, save_as
 from tiny_models import tiny
 from tiny_runs import end_of, same_end, tiny_trainer
 
@@ -63,7 +65,7 @@ def test_every_file_of_a_checkpoint_is_in_its_manifest_and_nothing_is_left_of_th
         assert sorted(path.name for path in folder.iterdir()) == list(FILES)
         assert flaw(folder) is None
     assert len({token_of(folder) for folder in checkpoints(run).values()}) == 1
-    assert sorted(path.name for path in run.iterdir() if not path.name.startswith("checkpoint")) == [RUN_FILE]
+    assert all(path.name.startswith("checkpoint") for path in run.iterdir())
 
 
 def test_a_checkpoint_has_its_name_only_once_it_is_sealed_and_on_disk(
@@ -148,6 +150,8 @@ def test_a_checkpoint_swapped_between_runs_is_not_gone_on_from(
     tiny_trainer(tmp_path / "other", seed=5).train()
     shutil.rmtree(copy / "checkpoint-4")
     shutil.copytree(tmp_path / "other" / "checkpoint-4", copy / "checkpoint-4")
+    path = copy / "checkpoint-4" / MANIFEST_FILE
+    save_as(path, replace(load_as(path, Manifest), at=0.0))  # from before
     assert same_end(end_of(resumed(copy)), end)
     assert "checkpoint-4 is not used: it belongs to another run" in caplog.text
 

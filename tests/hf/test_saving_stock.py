@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedToken
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint
 from advreg.hf.ranks import METHOD_FILE
-from advreg.hf.seal import MANIFEST_FILE, RUN_FILE, claimed, flaw
+from advreg.hf.seal import MANIFEST_FILE, flaw
 from advreg.methods import Standard, create
 from tiny_models import tiny
 from tiny_runs import end_of, stock_trainer, tiny_trainer
@@ -84,7 +84,7 @@ def test_a_run_leaves_the_stock_trainer_s_files_and_what_seals_a_checkpoint(
         trainer.save_model(str(tmp_path / name / "model"))
     theirs, mine = tree(tmp_path / "stock"), tree(tmp_path / "ours")
     kept = [path for path in theirs if "/" not in path and path != "model"]
-    extra = {f"{checkpoint}/{MANIFEST_FILE}" for checkpoint in kept} | ({RUN_FILE} if kept else set())
+    extra = {f"{checkpoint}/{MANIFEST_FILE}" for checkpoint in kept}
     if not settings.get("save_only_model"):
         extra |= {f"{checkpoint}/{METHOD_FILE}" for checkpoint in kept}
     assert set(mine) - set(theirs) == extra
@@ -220,16 +220,10 @@ def test_what_lies_in_a_folder_of_ours_without_our_files_is_not_taken_for_a_stoc
 
 def test_a_new_run_beside_stock_checkpoints_does_not_go_on_from_them(copy: Path) -> None:
     tiny_trainer(copy, Standard(), max_steps=2).train()
-    for path in (copy / "checkpoint-1", copy / "checkpoint-2"):
-        shutil.rmtree(path)
-    assert list(checkpoints(copy)) == [4, 3]
-    assert last_whole_checkpoint(copy) is None
-
-
-def test_an_unreadable_claim_holds_for_every_checkpoint_of_its_folder(copy: Path) -> None:
-    (copy / RUN_FILE).write_text("{")
-    assert claimed(copy) is None
-    assert last_whole_checkpoint(copy) is None
+    shutil.rmtree(copy / "checkpoint-1")
+    shutil.rmtree(copy / "checkpoint-4")
+    assert list(checkpoints(copy)) == [3, 2]
+    assert last_whole_checkpoint(copy) == copy / "checkpoint-2"
 
 
 @pytest.mark.parametrize("method", ["standard", "arch"])

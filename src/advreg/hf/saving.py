@@ -29,7 +29,7 @@ from advreg.hf.checkpoint import (
 )
 from advreg.hf.deepspeed import require_readable
 from advreg.hf.ranks import first_decides
-from advreg.hf.seal import STAGING, claim, is_foreign, new_token, publish, seal, token_of
+from advreg.hf.seal import STAGING, is_foreign, new_token, publish, seal, token_of
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +161,7 @@ class SavingMixin(_Any):  # type: ignore[misc]
         if self.args.should_save:
             if renamed:
                 self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
-            seal(staged, self._run)
-            claim(folder.parent, self._run, self._since)
+            seal(staged, self._run, self._since)
             publish(staged, folder)
             keep = {folder, Path(self.state.best_model_checkpoint or folder)}
             rotate(folder.parent, self.args.save_total_limit, keep)

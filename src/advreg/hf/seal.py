@@ -7,11 +7,11 @@ folder of that name is whole, and what happens to it later (a truncated or chang
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +20,6 @@ from pathlib import Path
 from advreg.record import RecordError, load_as, save_as, stays_inside, sync_folder
 
 MANIFEST_FILE = "advreg_manifest.json"
-RUN_FILE = "advreg_run.json"
 STAGING = "_saving"  # where checkpoints are written; uploads to the hub leave out what begins with _
 
 
@@ -31,30 +30,20 @@ class Manifest:
     Args:
         run: token of the run it belongs to.
         sizes, digests: of each file, by its path in the folder.
+        since: the first step that belongs to the run, which began at a checkpoint of another Trainer below that step.
+        at: when it was sealed, in seconds since 1970.
     """
 
     run: str
     sizes: dict[str, int]
     digests: dict[str, str]
-    schema: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunToken:
-    """Which run a folder's checkpoints are of.
-
-    Args:
-        run: its token.
-        since: the first step that belongs to the run, which began at a checkpoint of another Trainer below that step.
-    """
-
-    run: str
     since: int = field(default=0, metadata={"later": True})
+    at: float = field(default=0.0, metadata={"later": True})
     schema: int = 1
 
 
-def seal(folder: Path, run: str) -> None:
-    """Bring every file of a folder to the disk, and write the manifest of them."""
+def seal(folder: Path, run: str, since: int = 0) -> None:
+    """Bring every file of a folder to the disk, and write the manifest of them; see :class:`Manifest`."""
     sizes, digests = {}, {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST_FILE:
@@ -65,7 +54,7 @@ def seal(folder: Path, run: str) -> None:
             sizes[name] = path.stat().st_size
         elif path.is_dir():
             sync_folder(path)
-    save_as(folder / MANIFEST_FILE, Manifest(run=run, sizes=sizes, digests=digests))
+    save_as(folder / MANIFEST_FILE, Manifest(run=run, sizes=sizes, digests=digests, since=since, at=time.time()))
 
 
 def publish(staged: Path, folder: Path) -> None:
@@ -144,31 +133,24 @@ def token_of(checkpoint: Path) -> str:
     return load_as(checkpoint / MANIFEST_FILE, Manifest).run
 
 
-def claim(folder: Path, run: str, since: int = 0) -> None:
-    """From now on the folder's checkpoints belong to this run, from step ``since`` on; others are not used."""
-    if claimed(folder) != run:
-        save_as(folder / RUN_FILE, RunToken(run=run, since=since))
-
-
 def claimed(folder: Path) -> str | None:
-    """Token of the run whose folder it is; none where that is not known."""
-    try:
-        return load_as(folder / RUN_FILE, RunToken).run
-    except (OSError, RecordError):
-        return None
+    """Token of the run that a folder belongs to: the run that sealed a checkpoint last; None if there is none."""
+    latest = _latest(folder)
+    return None if latest is None else latest.run
+
+
+def _latest(folder: Path) -> Manifest | None:
+    """The manifest that was written last among a folder's checkpoints."""
+    found = []
+    for path in folder.glob(f"checkpoint-*/{MANIFEST_FILE}"):
+        with suppress(OSError, RecordError):
+            found.append(load_as(path, Manifest))
+    return max(found, key=lambda manifest: manifest.at, default=None)
 
 
 def is_foreign(checkpoint: Path) -> bool:
     """Whether a checkpoint was saved without advreg: it holds no file of ours, and no run of ours claims it."""
-    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
-    return not any(checkpoint.glob("advreg_*")) and (step is None or int(step[1]) < _claimed_since(checkpoint.parent))
-
-
-def _claimed_since(folder: Path) -> float:
-    """The first step at which a folder's checkpoints belong to a run; 0 if the claim cannot be read."""
-    try:
-        return load_as(folder / RUN_FILE, RunToken).since
-    except FileNotFoundError:
-        return math.inf
-    except (OSError, RecordError):
-        return 0
+    if any(checkpoint.glob("advreg_*")):
+        return False
+    step, latest = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name), _latest(checkpoint.parent)
+    return step is None or latest is None or int(step[1]) < latest.since

@@ -18,7 +18,7 @@ from advreg import record as records
 from advreg.health import HEALTH_FILE
 from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.run import quiet_libraries
-from advreg.hf.seal import RUN_FILE, STAGING
+from advreg.hf.seal import STAGING
 from advreg.recipes.bases import AnySettings
 from advreg.recipes.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.recipes.runner import Tell
@@ -114,8 +114,8 @@ class TrainRun:
         for name in _OF_NO_USE:
             for folder in self.folder.glob(name):
                 shutil.rmtree(folder, ignore_errors=True)
-        for name in (RUN_FILE, *((HEALTH_FILE,) if self.held_out is not None else ())):
-            (self.folder / name).unlink(missing_ok=True)
+        if self.held_out is not None:
+            (self.folder / HEALTH_FILE).unlink(missing_ok=True)
 
 
 class Environment:
