@@ -99,7 +99,7 @@ def require(bench: Bench) -> None:
 
 
 def publish(bench: Bench, reports: list[SuiteReport]) -> list[str]:
-    """Write and print the report; return what does not hold. Of a selection of tests nothing is asked."""
+    """Write and print the report; return what does not hold. A selection of tests is not held to the bars."""
     faults = [] if bench.select else [fault for report in reports for fault in report.faults()]
     made_with = {"advreg": commit_of(bench.code), "torch": _version("torch"), "python": platform.python_version()}
     sections = [", ".join(f"{name} {version}" for name, version in made_with.items())]

@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside the stock trainer.
+    """A method compared with the stock trainer.
 
     Args:
         passed: tests that pass with both.
@@ -68,7 +68,7 @@ def counts(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
 
 
 def pass_rate(outcomes: Mapping[str, Outcome]) -> float:
-    """The share of passed tests among those that are not skipped."""
+    """The share of passed tests, skipped ones left out."""
     count = counts(outcomes)
     return count[PASSED] / max(1, count[PASSED] + count[FAILED])
 

@@ -3,7 +3,7 @@
 They lie in a folder as on the hub, ``owner/name``. transformers and datasets load an id that is also a folder below the
 working directory from that folder, so no patches are needed.
 
-python -m peers.hub transformers FOLDER CHECKOUT    # CHECKOUT is that of the library
+python -m peers.hub transformers FOLDER CHECKOUT    # CHECKOUT: the library's repository
 python -m peers.hub trl FOLDER CHECKOUT
 """
 

@@ -52,7 +52,7 @@ def outcome_of(report: Any) -> Outcome:
 
 
 def is_refusal(report: Any) -> bool:
-    """Whether the error or what led to it is a refusal; of a test in a process of its own there is only the text."""
+    """Whether the error or its cause is a refusal. A test that ran in another process has its text only."""
     kinds = dict(getattr(report, "user_properties", ())).get(KINDS, ())
     return REFUSAL in kinds or _REFUSAL.search(report.longreprtext) is not None
 

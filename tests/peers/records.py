@@ -45,7 +45,7 @@ class Training:
         trainer: class of the trainer.
         model: class of the model.
         method: name of advreg's method, or None if the trainer is none of advreg's.
-        begun: updates that were begun.
+        begun: updates that started.
         steps: updates that were made.
         error: what it ended with, if with an error.
         log: its log, without times.
