@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from advreg.core import ball
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
+from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.methods import Method, StepReport
@@ -315,6 +316,11 @@ def within(mode: Any, work: Any) -> Any:
 def reads_in_training(trainer: Any) -> int:
     """How often a value is read off a tensor in a whole training; what looks at batches on the host is left out."""
     everywhere, on_host, collator = Reads(), Reads(), trainer.data_collator
-    trainer.data_collator = lambda rows: within(on_host, lambda: collator(rows))
+
+    class Watched(IdCollator):
+        def __call__(self, features: Any) -> Any:
+            return within(on_host, lambda: IdCollator.__call__(self, features))
+
+    trainer.data_collator = Watched(collator.collator, collator.limits)
     within(everywhere, trainer.train)
     return everywhere.count - on_host.count

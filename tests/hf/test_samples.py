@@ -24,7 +24,7 @@ from tiny_models import tiny, tiny_batch
 ROWS = features_of(tiny_batch("bert", batch=8))
 ARCH = {"cache_fraction": 0.5, "refresh_every": 2, "ascent_steps": 1, "radius": 0.5}
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()  # the Trainer collects garbage after each run, which is slow with many modules imported
 
 
 @dataclass
@@ -149,6 +149,14 @@ def test_a_column_called_sample_id_is_the_user_s_for_methods_without_a_memory(
         assert close(ours, stock)
         with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
             trained(tmp_path, data, remove_unused_columns=removing)
+
+
+def test_a_collator_that_is_set_after_the_trainer_was_made_sees_the_same(tmp_path: Path) -> None:
+    trainer = trained(tmp_path, ROWS, "r3f")
+    trainer.method, trainer.data_collator = create("arch", **ARCH), (late := Reading())
+    trainer.train()
+    assert len(late.seen) == 8 * 3  # the look at the data before training, and two epochs
+    assert bool((trainer.method.state().tensors["cache.written_at"] >= 0).all())
 
 
 def test_an_evaluation_of_the_training_set_has_no_ids(tmp_path: Path) -> None:

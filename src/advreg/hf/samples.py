@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from advreg.hf.data import IdCollator, Identified, identified
+from advreg.hf.data import IdCollator, Identified, Limits, identified
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
@@ -17,7 +17,9 @@ class SamplesMixin(_Any):  # type: ignore[misc]
     data_collator: Any
 
     def _identify(self) -> None:
-        """Give every training sample its index as a stable id."""
+        """Give every training sample its index as a stable id, and the collator what takes it to the batch."""
+        if not isinstance(self.data_collator, IdCollator):  # another one since the Trainer was made
+            self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
         self.train_dataset = identified(self.train_dataset, self.method.name if self.method.needs_corpus else None)
 
     def _samples(self) -> Any:
