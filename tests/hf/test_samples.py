@@ -24,7 +24,7 @@ from tiny_models import tiny, tiny_batch
 ROWS = features_of(tiny_batch("bert", batch=8))
 ARCH = {"cache_fraction": 0.5, "refresh_every": 2, "ascent_steps": 1, "radius": 0.5}
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()  # the Trainer collects garbage after each run, which is slow with many modules imported
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Saves beside those of the stock Trainer: the same files and errors, and its checkpoints are gone on from."""
+"""Saves compared with the stock Trainer's: the same files and errors, and its checkpoints can be resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from advreg.methods import Standard, create
 from tiny_models import tiny
 from tiny_runs import end_of, stock_trainer, tiny_trainer
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()  # the Trainer collects garbage after each run, which is slow with many modules imported
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ def test_a_new_run_beside_stock_checkpoints_does_not_go_on_from_them(copy: Path)
 
 @pytest.mark.parametrize("method", ["standard", "arch"])
 def test_weights_alone_are_gone_on_from_by_a_method_without_a_memory(method: str, tmp_path: Path) -> None:
-    """As the stock Trainer does, with an optimizer that begins anew."""
+    """As the stock Trainer does, with a new optimizer."""
     one = Standard() if method == "standard" else arch()
     tiny_trainer(tmp_path, one, save_only_model=True, max_steps=2).train()
     if method == "standard":

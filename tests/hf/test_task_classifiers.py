@@ -1,4 +1,4 @@
-"""Classifiers with a decoder, which reads the text once more; and encoders that hold the embeddings of a decoder."""
+"""Classifiers whose decoder reads the text again, and encoders with an embedding that the forward pass leaves out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_arch_trains_it_on_batches_that_are_padded_to_their_longest_sample(famil
     assert all(line["penalty"] > 0 for line in trainer.state.log_history if "penalty" in line)
 
 
-# ---- an encoder beside an embedding that nobody calls
+# ---- an encoder and an embedding that is not called
 
 
 @pytest.mark.parametrize("family", ["T5", "MT5", "UMT5"])
