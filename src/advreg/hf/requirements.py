@@ -41,7 +41,8 @@ def _of_arguments(trainer: Any) -> Iterator[Lack]:
         if size > 1:
             yield "perturbation", f"{name} parallelism splits samples over {size} processes", "turn it off"
     if trainer.neftune_noise_alpha is not None:
-        reason = f"the noise of neftune_noise_alpha={trainer.neftune_noise_alpha} would enter the penalty"
+        reason = f"neftune_noise_alpha={trainer.neftune_noise_alpha} adds its own noise to the embeddings"
+        yield "perturbation", reason, "leave neftune_noise_alpha out"
         yield "predictions", reason, "leave neftune_noise_alpha out"
 
 
