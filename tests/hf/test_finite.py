@@ -139,11 +139,13 @@ def test_the_optimizer_is_given_back_without_a_flag(slow: None, tmp_path: Path) 
 def test_the_host_waits_for_nothing_but_the_flag_of_the_update_before(slow: None, tmp_path: Path) -> None:
     quiet = {"size": 40, "save_strategy": "no", "logging_strategy": "no"}
     few, many = (
-        reads_in_training(tiny_trainer(tmp_path / str(updates), create("standard"), max_steps=updates, **quiet))
+        reads_in_training(
+            tiny_trainer(tmp_path / str(updates), create("freeat", replays=1), max_steps=updates, **quiet)
+        )
         for updates in (3, 9)
     )
     assert many - few == 9 - 3
-    waiting = tiny_trainer(tmp_path / "waiting", create("standard"), max_steps=9, optim="sgd", **quiet)
+    waiting = tiny_trainer(tmp_path / "waiting", create("freeat", replays=1), max_steps=9, optim="sgd", **quiet)
     assert reads_in_training(waiting) > many
 
 

@@ -315,7 +315,7 @@ def test_a_classifier_with_a_decoder_reads_the_text_twice() -> None:
         batch["input_ids"][row, length - 1] = model.config.eos_token_id
     task = ModelTask(model)
     assert torch.equal(task.logits(batch), model(**batch).logits)
-    assert task.masks(batch)["decoder"].sum(1).tolist() == [6, 5]
+    assert task.masks(batch)["decoder"].sum(1).tolist() == [6, 4]
 
 
 # ---- perturbations and gradients

@@ -153,6 +153,58 @@ def test_without_a_gap_only_epoch_zero_refreshes() -> None:
     assert all(same(one[i], two[i]) for one, two in pairwise(found[1:]) for i in range(6))
 
 
+def kinds_of(method: Method, task: ModelTask, batch: Batch, epochs: range) -> dict[int, str]:
+    """What each epoch does with the cache, seen from its passes."""
+    found = {}
+    for epoch in epochs:
+        with watched(task.model) as passes:
+            step(method, task, batch, epoch=epoch)
+        found[epoch] = "reuse" if [one.rows for one in passes] == [12] else "refresh"
+    return found
+
+
+@pytest.mark.parametrize(("every", "refreshes"), [(5, {7, 10, 15}), (None, {7}), (1, set(range(7, 17)))])
+def test_a_memory_that_is_empty_in_mid_run_is_filled_in_the_first_epoch_that_it_sees(
+    every: int | None, refreshes: set[int]
+) -> None:
+    """As after a checkpoint of another trainer: without that every perturbation would be zero until a refresh."""
+    method, task, batch = setting("bert", refresh_every=every, cache_fraction=1.0)
+    found = kinds_of(method, task, batch, range(7, 17))
+    assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
+    ready(method, task, batch)  # a new run
+    assert set(kinds_of(method, task, batch, range(2)).values()) == (
+        {"refresh"} if every == 1 else {"refresh", "reuse"}
+    )
+
+
+@pytest.mark.parametrize(("stands_at", "refreshes"), [(7.0, {7}), (7.0000001, {7}), (6.9999999, {7}), (7.4, {7, 8})])
+def test_a_memory_that_begins_within_an_epoch_is_filled_by_the_next_one(stands_at: float, refreshes: set[int]) -> None:
+    """The samples that came before it in that epoch would otherwise have no perturbation until a refresh."""
+    method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
+    method.begin_memory(stands_at)
+    found = kinds_of(method, task, batch, range(7, 10))
+    assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
+
+
+def test_a_sweep_fills_a_memory_at_once_wherever_it_begins() -> None:
+    method, task, batch = setting("bert", refresh="sweep", refresh_every=None)
+    method.begin_memory(7.4)
+    assert [bool(sweep(method, task, batch, epoch)) for epoch in (7, 8, 9)] == [True, False, False]
+    assert method.cache.complete
+
+
+def test_where_a_memory_began_is_remembered(tmp_path: Path) -> None:
+    method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
+    method.begin_memory(7.4)
+    kinds_of(method, task, batch, range(7, 8))
+    save_method(method, tmp_path)
+    resumed, *_ = setting("bert", refresh_every=None, cache_fraction=1.0)
+    load_method(resumed, tmp_path)
+    assert kinds_of(resumed, task, batch, range(8, 11)) == {8: "refresh", 9: "reuse", 10: "reuse"}
+    report = step(resumed, task, batch, epoch=10)
+    assert report.measures["cache_staleness"] == 2
+
+
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_a_cached_sample_gets_its_own_rows_back_wherever_the_batch_puts_it(family: str) -> None:
     """By id, not by position; by real token, not by column: the batch is shuffled, cut and padded differently."""

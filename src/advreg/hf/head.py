@@ -15,6 +15,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from advreg.core.divergence import Divergence, Prediction, divergence, widen
 from advreg.hf.compiling import compiled
+from advreg.hf.injection import has_decoder
 
 IGNORED = -100
 
@@ -32,6 +33,7 @@ class Head:
 
     def __init__(self, core: Any) -> None:
         self._core = core
+        self._has_decoder = has_decoder(core)
         self.compiles = False  # compile passes over the logits of a vocabulary
 
     # ---- which loss the model computes itself
@@ -50,7 +52,7 @@ class Head:
     def _has_plain_loss(self) -> bool:
         if not self._is_the_library_s or not _CROSS_ENTROPIES & self._names:
             return False
-        if self._core.config.is_encoder_decoder:
+        if self._has_decoder:
             return "loss_function" not in self._names or self._core.loss_function is not ForCausalLMLoss
         if self.shifts:
             return "loss_function" in self._names  # others expect labels that are shifted already
@@ -79,7 +81,7 @@ class Head:
     def shifts(self) -> bool:
         """Whether logits at t predict the label at t + 1, as those of a causal language model do."""
         core = self._core
-        return not getattr(core.config, "is_encoder_decoder", False) and bool(getattr(core, "can_generate", bool)())
+        return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
 
     # ---- losses
 

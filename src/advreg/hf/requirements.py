@@ -32,7 +32,7 @@ def require(trainer: Any) -> None:
 def _lacks(trainer: Any) -> Iterator[Lack]:
     yield from _of_arguments(trainer)
     yield from _of_model(bare(trainer.model))
-    yield from _of_data(trainer.train_dataset)
+    yield from _of_data(getattr(trainer.train_dataset, "samples", trainer.train_dataset))
 
 
 def _of_arguments(trainer: Any) -> Iterator[Lack]:

@@ -44,6 +44,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         self._update = Update()
         self._passes_before = PassCount()  # this update
         self._withholding: Withholding | None = None
+        self._own_compute_loss: Any = None  # what a step shadows
 
     # ---- the step
 
@@ -138,7 +139,8 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if self._may_smooth_compiled():
             self.label_smoother = self._smoothed_loss
         try:
-            loss: Tensor = self._own_compute_loss(model, inputs, num_items_in_batch=self._stock_items)
+            compute_loss = self._own_compute_loss or self.compute_loss
+            loss: Tensor = compute_loss(model, inputs, num_items_in_batch=self._stock_items)
         finally:
             self.label_smoother = smoother
         scaled: Tensor = loss * self._scale_of_loss(batch)

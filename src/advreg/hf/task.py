@@ -18,7 +18,7 @@ from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.hf.doubling import is_per_sample, reason_against, rows_of
 from advreg.hf.head import IGNORED, Head
-from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
+from advreg.hf.injection import Injection, bare, compiled_parts, has_decoder, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.masks import PADDED, known_padding
 from advreg.hf.narrow import NarrowLogits
@@ -309,10 +309,8 @@ class ModelTask:
         """
         given = batch if given is None else given
         inputs = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_MODEL}
-        if self.is_encoder_decoder and "decoder_input_ids" not in inputs:
-            # a classifier's decoder reads the text once more
-            targets = batch["input_ids" if "Classification" in type(self.core).__name__ else "labels"]
-            inputs["decoder_input_ids"] = decoder_inputs(self.core, targets)
+        if self.is_encoder_decoder and "decoder_input_ids" not in inputs and not self.reads_twice:
+            inputs["decoder_input_ids"] = decoder_inputs(self.core, batch["labels"])
         if "use_cache" in self._accepted:
             inputs.setdefault("use_cache", False)
         return inputs
@@ -382,9 +380,12 @@ class ModelTask:
             if documents is not None:
                 return {"tokens": (documents.apart(inputs["input_ids"]), documents.mask)}
             return {"tokens": (inputs["input_ids"], self._real(inputs))}
+        targets: Tensor | None = inputs.get("decoder_input_ids")
+        if targets is None:
+            targets = decoder_inputs(self.core, inputs["input_ids"])
         return {
             "encoder": (inputs["input_ids"], self._real(inputs)),
-            "decoder": (inputs["decoder_input_ids"], self._real_target(inputs, batch)),
+            "decoder": (targets, self._real_target(inputs, batch)),
         }
 
     def _real(self, inputs: Mapping[str, Any]) -> Tensor:
@@ -400,6 +401,8 @@ class ModelTask:
         given: Tensor | None = inputs.get("decoder_attention_mask")
         if given is not None:
             return given.bool()
+        if "decoder_input_ids" not in inputs:
+            return real_behind(self._real(inputs))
         ids: Tensor = inputs["decoder_input_ids"]
         labels: Tensor | None = batch.get("labels")
         if labels is not None and labels.shape == ids.shape:
@@ -483,9 +486,14 @@ class ModelTask:
             )
         return linears[-1]
 
-    @property
+    @cached_property
     def is_encoder_decoder(self) -> bool:
-        return bool(getattr(self.core.config, "is_encoder_decoder", False))
+        return has_decoder(self.core)
+
+    @property
+    def reads_twice(self) -> bool:
+        """Whether this is a classifier whose decoder reads the text again; the model shifts the text itself."""
+        return self.is_encoder_decoder and "Classification" in type(self.core).__name__
 
     @cached_property
     def _batch_norms(self) -> dict[str, nn.Module]:
@@ -561,6 +569,17 @@ def decoder_inputs(core: Any, labels: Tensor) -> Tensor:
     if hasattr(core, "prepare_decoder_input_ids_from_labels"):
         prepared: Tensor = core.prepare_decoder_input_ids_from_labels(labels=labels)
         return prepared
-    start, pad = core.config.decoder_start_token_id, core.config.pad_token_id
-    shifted = F.pad(labels[:, :-1], (1, 0), value=start)
+    pad = core.config.pad_token_id
+    start = getattr(core.config, "decoder_start_token_id", None)
+    shifted = F.pad(labels[:, :-1], (1, 0), value=pad if start is None else start)
     return shifted.masked_fill(shifted == IGNORED, pad)
+
+
+def real_behind(real: Tensor) -> Tensor:
+    """Real positions of a decoder that reads a text one step behind, (B, T): start token, then all tokens but the last.
+
+    The last token of a text fits in only if padding follows, and comes after the position that the head reads. It is
+    left out of every text, so that a text of n tokens has n positions whatever the padding.
+    """
+    to_come = real.flip(1).cumsum(1).flip(1)  # real tokens from here on
+    return F.pad((real & (to_come > 1))[:, :-1], (1, 0), value=True)

@@ -28,19 +28,20 @@ from advreg.core.schedule import Clock
 from advreg.core.shard import Shard
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.data import IdCollator, Identified, Limits, leave_inherited
+from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.finite import Update, Withholding, is_finite
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
 from advreg.hf.requirements import require
+from advreg.hf.samples import SamplesMixin
 from advreg.hf.saving import SavingMixin
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.stepping import SteppingMixin
 from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
-from advreg.hf.task import SAMPLE_ID, ModelTask, require_non_reentrant
+from advreg.hf.task import ModelTask, require_non_reentrant
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method, StepReport, Task
 from advreg.methods.standard import Standard
@@ -54,7 +55,7 @@ _OPTION = "method."  # before the name of a method's option in a search space
 OnNonFinite = Literal["stop", "skip", "ignore"]
 
 
-class AdversarialMixin(SteppingMixin, SavingMixin):
+class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
 
     With ``Standard()`` every step is the stock trainer's.
@@ -87,8 +88,7 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
         self.on_non_finite = on_non_finite
         self.skipped = 0
         super().__init__(*args, **kwargs)
-        if self.method.needs:
-            self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
+        self.data_collator = IdCollator(self.data_collator, Limits.of(self.model) if self.method.needs else None)
         self._reset_steps()
         self.timer = Timer()
         self._epoch = 0
@@ -149,10 +149,10 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         """The stock loop, on a model that is final: ``model_init``, a trial or liger may have changed it."""
+        self._identify()
         if self.method.needs:
             require(self)
             self._task = self._make_task()
-            self._identify()
             if self.method.needs_corpus and not self._is_ready:
                 self._prepare_method()
         self._is_ready = True
@@ -219,17 +219,12 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
         """What the method may know of the training set."""
         shard = self._shard()
         advance = counting(progress, "surveying the data", len(shard))
-        return survey(self.task, self.train_dataset, self._collator(), advance, shard)
+        size = self.args.train_batch_size
+        return survey(self.task, self._samples(), self._collator(), advance, shard, size)
 
     def _shard(self) -> Shard:
         """The training samples of this process."""
         return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
-
-    def _collator(self) -> Any:
-        """The collator, for samples that have texts beside the token ids too; those that are gathered have none."""
-        if isinstance(self.train_dataset, Identified) and self.train_dataset.gathers:
-            return self.data_collator
-        return self._get_collator_with_removed_columns(self.data_collator)
 
     @property
     def task(self) -> ModelTask:
@@ -248,30 +243,6 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
             compute_loss=self._task_loss,
             narrows=plain and "compute_loss" not in vars(self),
         )
-
-    def _identify(self) -> None:
-        """Give every training sample its index as a stable id."""
-        data = self.train_dataset
-        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            if self.method.needs_corpus:
-                raise ValueError(
-                    f"{self.method.name} remembers samples, so train_dataset must have a length and items by index, "
-                    f"got {type(data).__name__}; load it whole, or use a method without memory (r3f, smart)"
-                )
-            return
-        if hasattr(data, "add_column") and data.format["type"] != "custom":  # a datasets.Dataset
-            ids = list(range(len(data)))
-            if SAMPLE_ID not in data.column_names:
-                self.train_dataset = data.add_column(SAMPLE_ID, ids)
-            elif list(data[SAMPLE_ID]) != ids:
-                raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
-        elif not isinstance(data, Identified):  # also a datasets.Dataset whose transform would drop the column
-            self.train_dataset = Identified(data)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        if SAMPLE_ID not in self._signature_columns:
-            self._signature_columns.append(SAMPLE_ID)
 
     # ---- the data
 
@@ -304,7 +275,7 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
     def _loader(self, batches: Any) -> Any:
         """As the stock one, but batches come from a sampler that knows of processes and epochs itself."""
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
+            self._samples(),
             batch_sampler=batches,
             collate_fn=self._collator(),
             num_workers=self.args.dataloader_num_workers,
@@ -343,10 +314,10 @@ class AdversarialMixin(SteppingMixin, SavingMixin):
 
     def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """A batch of each group of training samples."""
-        collate = self._collator()
+        samples, collate = self._samples(), self._collator()
         for ids in groups:
             self._mark_step()
-            yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
+            yield dict(self._prepare_inputs(collate(fetched(samples, ids.tolist()))))
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -43,6 +44,8 @@ from advreg.methods.options import AscentOptions
 Refresh = Literal["epoch", "sweep"]
 NeighbourScope = Literal["all", "shard"]
 Borrowed = Literal["mean", "rescaled"]
+
+_ROUNDING = 1e-6  # of an epoch that is told as a number of steps over their number in an epoch
 
 
 @register("arch")
@@ -106,6 +109,7 @@ class Arch(AscentOptions, Method):
     _fingerprint: str = field(default="", init=False, repr=False)
     _checksum: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
+    _begun: int | None = field(default=None, init=False, repr=False)  # the first epoch that the cache sees whole
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,7 +147,7 @@ class Arch(AscentOptions, Method):
 
     @property
     def schedule(self) -> RefreshEvery:
-        return RefreshEvery(self.refresh_every)
+        return RefreshEvery(self.refresh_every, self._begun or 0)
 
     @property
     def cache(self) -> PerturbationCache:
@@ -163,6 +167,7 @@ class Arch(AscentOptions, Method):
         self._cache = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint, self._checksum = corpus.fingerprint, corpus.checksum
         self._swept_at = self._shared_at = -1
+        self._begun = None
         self._neighbours, self._shared, self._similarity = None, None, []
         if count < shard.size:
             shares = shard.world > 1 and self.neighbour_scope == "all"
@@ -210,8 +215,13 @@ class Arch(AscentOptions, Method):
         tier = choose_tier(needed, device_budget(device, self.cache_budget_gb), host_budget())
         return Place(device, tier, self.cache_folder)
 
+    def begin_memory(self, epoch: float) -> None:
+        """Refresh what is left of this epoch and the whole next one; a sweep fills the cache at once."""
+        self._begun = math.floor(epoch + _ROUNDING) if self.refresh == "sweep" else math.ceil(epoch - _ROUNDING)
+
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
         """With ``refresh="sweep"`` renew the cache; with several processes exchange what was renewed."""
+        self._begin(clock)
         due = self.schedule.due(clock.epoch)
         if due and self.refresh == "sweep" and self._swept_at != clock.epoch:  # if not resumed in mid-epoch
             self._sweep(task, clock, fetch, progress)
@@ -219,6 +229,11 @@ class Arch(AscentOptions, Method):
         if self._shared is not None and self._shared_at != renewed_at and (not due or self.refresh == "sweep"):
             self._shared.gather()
             self._shared_at = renewed_at
+
+    def _begin(self, clock: Clock) -> None:
+        """An empty cache is filled in the first epoch that it sees, whatever its number."""
+        if self._begun is None:
+            self._begun = clock.epoch
 
     def _sweep(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None) -> None:
         """Renew the perturbations of the cache set, and of no other sample, in one go."""
@@ -260,6 +275,7 @@ class Arch(AscentOptions, Method):
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        self._begin(clock)
         ids = task.sample_ids(batch)
         with task.dropout(self.dropout):
             if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
@@ -332,6 +348,7 @@ class Arch(AscentOptions, Method):
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
         facts = {"fingerprint": self._fingerprint, "checksum": self._checksum}
         facts |= {"rank": str(shard.rank), "world": str(shard.world)}
+        facts |= {"begun": str(self._begun)} if self._begun else {}
         return MethodState(tensors, facts | ({"swept_at": str(self._swept_at)} if self.refresh == "sweep" else {}))
 
     def load_state(self, state: MethodState) -> None:
@@ -341,6 +358,7 @@ class Arch(AscentOptions, Method):
             for stream, slots in _under("neighbours.", state.tensors).items():
                 self._neighbours.slots[stream].copy_(slots)
         self._swept_at = int(state.facts.get("swept_at", -1))
+        self._begun = int(state.facts.get("begun", 0))
         self._shared_at = -1
 
     def redealt(self, states: Iterable[MethodState]) -> MethodState:

@@ -161,6 +161,13 @@ class Method(ABC):
     ) -> None:
         """Look at the training set once, before the first step."""
 
+    def begin_memory(self, epoch: float) -> None:  # noqa: B027 - optional
+        """To be called where a run goes on without what the method remembered, as from another trainer's checkpoint.
+
+        Args:
+            epoch: where the run stands; 7.5 is the middle of the eighth epoch.
+        """
+
     def begin_epoch(  # noqa: B027 - optional
         self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None
     ) -> None:
