@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from works import trainer_cases
+from works import head_cases, loop_cases, trainer_cases, trl_cases
 from works.cases import Case
 
-CASES: list[Case] = [*trainer_cases.CASES]
+CASES: list[Case] = [*trainer_cases.CASES, *head_cases.CASES, *trl_cases.CASES, *loop_cases.CASES]

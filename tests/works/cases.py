@@ -76,7 +76,7 @@ class Case:
         group: its heading.
         name: what the row is called.
         train: trains with a method, or by the stock trainer if there is none.
-        refused: by method, or by what methods need: what the refusal says.
+        refused: what the refusal says, by method or by what methods need; the first that applies.
         is_fast: whether the default suite runs it.
     """
 
@@ -88,8 +88,8 @@ class Case:
 
     def refusal(self, method: str) -> str | None:
         """What a method's refusal says; None where it works."""
-        keys = (method, *sorted(registry[method].needs))
-        return next((self.refused[key] for key in keys if key in self.refused), None)
+        needs = {method, *registry[method].needs}
+        return next((told for need, told in self.refused.items() if need in needs), None)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,8 @@ def _usual(folder: Path) -> dict[str, Any]:
 def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> str | None:
     """What the refusal says, or None if a method without effect trains as the stock trainer does.
 
+    A penalty that has no weight is there all the same, and not zero.
+
     Args:
         case: the row.
         method: the column.
@@ -155,7 +157,7 @@ def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> s
         stock: what the stock trainer did, by the name of the case; filled here.
 
     Raises:
-        AssertionError: the training differs from stock's, or was refused after it had begun.
+        AssertionError: the training differs from stock's, or was refused after an update.
     """
     refusal: UnsupportedError | None = None
     with counted_steps() as steps:
@@ -164,11 +166,13 @@ def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> s
         except UnsupportedError as error:
             refusal = error
     if refusal is not None:
-        assert not steps, f"refused in step {len(steps)}, and not before training: {refusal}"
+        assert len(steps) <= 1, f"refused in step {len(steps)}, after an update: {refusal}"
         return said(refusal)
     if case.name not in stock:
         stock[case.name] = case.train(None, Setting(folder / "stock"))
     require_like(ours, stock[case.name])
+    penalties = [line["penalty"] for line in ours.lines if "penalty" in line]
+    assert all(value > 0 for value in penalties), f"the perturbation moves no prediction: {penalties}"
     return None
 
 

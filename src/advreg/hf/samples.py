@@ -17,8 +17,16 @@ class SamplesMixin(_Any):  # type: ignore[misc]
     data_collator: Any
 
     def _identify(self) -> None:
-        """Give every training sample its index as a stable id."""
-        self.train_dataset = identified(self.train_dataset, required="ids" in self.method.needs)
+        """Give every training sample its index as a stable id; a loader that is not stock's may not take the result."""
+        is_required = "ids" in self.method.needs
+        if is_required or self._loads_as_stock():
+            self.train_dataset = identified(self.train_dataset, is_required)
+
+    def _loads_as_stock(self) -> bool:
+        """Whether training batches come from a loader of transformers."""
+        kinds = (kind for kind in type(self).__mro__ if "get_train_dataloader" in vars(kind))
+        modules = (kind.__module__ for kind in kinds)
+        return next(name for name in modules if not name.startswith("advreg.")).startswith("transformers.")
 
     def _samples(self) -> Any:
         """The training set without the columns that the Trainer removes."""
