@@ -3,14 +3,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-# ARGS goes to `advreg train`, PYTEST_ARGS to pytest: make train ARGS="--method arch", make test PYTEST_ARGS="-n 8".
+# ARGS goes to `advreg train` or the driver of peers, PYTEST_ARGS to pytest: make train ARGS="--method arch",
+# make test PYTEST_ARGS="-n 8". PEERS is the folder with the checkouts, PEERS_PYTHON has what their tests need.
 ARGS ?=
 PYTEST_ARGS ?=
+PEERS ?=
+PEERS_PYTHON ?= $(BIN)/python
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow browser chaos lint types docs check clean
+.PHONY: help setup train test slow browser chaos peers lint types docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +43,9 @@ browser: setup ## open reports in Chromium (apt-get install chromium chromium-dr
 
 chaos: setup ## kill runs at random moments and resume them; a long run (about a quarter of an hour)
 	$(BIN)/python tests/chaos.py
+
+peers: setup ## run transformers' and TRL's own tests with our trainers (PEERS=folder with their checkouts)
+	PYTHONPATH=tests $(PEERS_PYTHON) -m peers "$(PEERS)" $(ARGS)
 
 lint: setup ## ruff, and the direction of the imports
 	$(BIN)/ruff check .

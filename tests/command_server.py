@@ -200,7 +200,6 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
     """
     import advreg.hf.trainer as trainer
     from advreg.hf.ranks import method_file
-    from advreg.methods import registry
 
     seen = 0
 
@@ -208,15 +207,22 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
         for _ in range(times):
             os.kill(os.getpid(), getattr(signal, sign))
 
-    def step(self: Any, task: Any, batch: Any, clock: Any, backward: Any, update: Any = None) -> Any:
+    def step(self: Any, *given: Any) -> Any:
         nonlocal seen
-        seen += 1
+        seen += self.method.name == method
+        if self.method.name != method or seen != count:
+            return whole_step(self, *given)
+        backward = self.accelerator.backward
 
-        def struck(loss: Any) -> None:
+        def struck(loss: Any, **ways: Any) -> None:
             loss.register_hook(lambda gradient: strike())
-            backward(loss)
+            backward(loss, **ways)
 
-        return whole_step(self, task, batch, clock, struck if seen == count else backward, update)
+        self.accelerator.backward = struck
+        try:
+            return whole_step(self, *given)
+        finally:
+            del self.accelerator.backward
 
     def save(method: Any, folder: Path, tally: Any, rank: int, world: int) -> None:
         nonlocal seen
@@ -234,9 +240,9 @@ def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", 
             whole_write(self, *rest)
 
     mixin = trainer.AdversarialMixin
-    whole_step, whole_save, whole_write = registry[method].step, trainer.save_method, mixin._write
+    whole_step, whole_save, whole_write = mixin.training_step, trainer.save_method, mixin._write
     if kind == "step":
-        registry[method].step = step  # type: ignore[assignment,method-assign]
+        mixin.training_step = step  # type: ignore[method-assign]
     elif kind == "save":
         trainer.save_method = save
     else:
@@ -257,7 +263,6 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
         note: a file that gets what the process was at when it was killed, or the phases' times.
     """
     import advreg.hf.trainer as trainer
-    from advreg.methods import registry
 
     at = {"phase": "start", "step": 0, "saved": 0}
     seen = dict.fromkeys(PHASES, 0)
@@ -286,21 +291,21 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
             with open(note, "a") as file:
                 file.write(f"{what} {seconds}\n")
 
-    arch, mixin = registry["arch"], trainer.AdversarialMixin
-    step, save, evaluate = arch.step, mixin._save_checkpoint, mixin.evaluate
+    mixin = trainer.AdversarialMixin
+    step, save, evaluate = mixin.training_step, mixin._save_checkpoint, mixin.evaluate
 
-    def noted_step(self: Any, task: Any, batch: Any, clock: Any, *rest: Any) -> Any:
+    def noted_step(self: Any, *given: Any) -> Any:
         if at["step"] == 0:
             took("start", time.perf_counter() - installed)
-        at["step"] = clock.step + 1
-        now = "refresh" if self.schedule.due(clock.epoch) else "reuse"
-        return within(now, lambda: step(self, task, batch, clock, *rest))
+        at["step"] = self.state.global_step + 1
+        now = "refresh" if self.method.schedule.due(self._epoch) else "reuse"
+        return within(now, lambda: step(self, *given))
 
     def noted_save(self: Any, *rest: Any) -> None:
         within("save", lambda: save(self, *rest))
         at["saved"] = self.state.global_step
 
-    arch.step = noted_step  # type: ignore[method-assign]
+    mixin.training_step = noted_step  # type: ignore[method-assign]
     mixin._save_checkpoint = noted_save  # type: ignore[method-assign]
     mixin.evaluate = lambda self, *a, **k: within("evaluation", lambda: evaluate(self, *a, **k))  # type: ignore[method-assign]
     enter("start")

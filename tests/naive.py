@@ -7,8 +7,8 @@ over their sum, and ARCH's cache is a dict from sample id to rows. Only the orde
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -380,6 +380,164 @@ def r3f(model: nn.Module, batch: dict[str, Tensor], inner: Inner, noise: str, no
 def one_lipschitz(weight: Tensor) -> Tensor:
     """R4F: W / max(1, σ_1), σ_1² the largest eigenvalue of W Wᵀ."""
     return weight / max(1.0, math.sqrt(float(torch.linalg.eigvalsh(weight @ weight.T).max())))
+
+
+def rdrop(
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    weight: float,
+    both: bool,
+    copy: Callable[[int], AbstractContextManager[None]],
+) -> Trace:
+    """½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)]; within ``copy(k)`` the model drops what the k-th copy does."""
+    group, trace = sentences(model, batch), Trace()
+    task, penalty = torch.zeros(()), torch.zeros(())
+    for one in group:
+        with copy(0):
+            first = predict(model, one)
+        with copy(1):
+            second = predict(model, one)
+        losses = [task_loss(model, prediction, one) for prediction in (first, second)]
+        task = task + (sum(losses) / 2 if both else losses[0])
+        penalty = penalty + distance(model, first, second, one, "symmetric_kl")
+    task, penalty = task / items(model, group), penalty / items(model, group)
+    loss = task + weight * penalty
+    loss.backward()
+    trace.loss, trace.task_loss, trace.penalty = float(loss.detach()), float(task.detach()), float(penalty.detach())
+    return trace
+
+
+@contextmanager
+def cut_out(model: nn.Module, cut: dict[str, list[bool]]) -> Iterator[None]:
+    def blank(stream: str) -> Callable[..., Tensor]:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            rows = [torch.zeros_like(row) if gone else row for row, gone in zip(output[0], cut[stream], strict=True)]
+            return torch.stack(rows)[None]
+
+        return hook
+
+    handles = [module.register_forward_hook(blank(stream)) for stream, module in sites(model).items()]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+def simcut(
+    model: nn.Module, batch: dict[str, Tensor], weight: float, cut: float, divergence: str = "kl", detach: bool = False
+) -> Trace:
+    """L + λ KL(f(x) ‖ f(cut x)): each token but the last of a row loses its embedding with probability p."""
+    group = sentences(model, batch)
+    gone: list[dict[str, list[bool]]] = [{} for _ in group]
+    for stream in sites(model):
+        for one, of_one in zip(group, gone, strict=True):
+            drawn = [float(torch.rand(1, 1)) for _ in streams(one)[stream]]
+            of_one[stream] = [u < cut for u in drawn[:-1]] + [False]
+    task, penalty = torch.zeros(()), torch.zeros(())
+    for one, of_one in zip(group, gone, strict=True):
+        clean = predict(model, one)
+        with cut_out(model, of_one):
+            moved = predict(model, one)
+        task = task + task_loss(model, clean, one)
+        penalty = penalty + distance(model, clean.detach() if detach else clean, moved, one, divergence)
+    task, penalty = task / items(model, group), penalty / items(model, group)
+    loss = task + weight * penalty
+    loss.backward()
+    return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
+
+
+def softmax(row: Tensor) -> Tensor:
+    return torch.exp(row) / torch.exp(row).sum()
+
+
+@dataclass
+class Temporal:
+    """L + λ KL(q_i ‖ f(x_i)), q_i ← a q_i + (1 − a) f(x_i), in a dict by sample; ``lumped`` keeps the k likeliest."""
+
+    weight: float
+    ensemble: float = 0.0
+    lumped: int | None = None
+    normalise: bool = False
+    cache: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
+        group, task, penalty = sentences(model, batch), torch.zeros(()), torch.zeros(())
+        seen: dict[int, list[Tensor]] = {}
+        for i, one in zip(batch["sample_id"].tolist(), group, strict=True):
+            logits = predict(model, one)
+            task = task + task_loss(model, logits, one)
+            if i in self.cache and epoch > 0:
+                pairs = zip(self.cache[i], logits, strict=True)
+                penalty = penalty + sum(self.apart(head_of(model, one), q, row) for q, row in pairs)
+            seen[i] = self.blended(i, [self.rounded(head_of(model, one), row.detach()) for row in logits])
+        self.cache |= seen
+        task, penalty = task / items(model, group), penalty / items(model, group)
+        loss = (task + self.weight * penalty) / (1 + self.weight if self.normalise and epoch > 0 else 1)
+        loss.backward()
+        return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
+
+    def rounded(self, head: str, row: Tensor) -> Tensor:
+        """What is kept, not yet in half precision; a lumped row has zeros for the rest, and its mass last."""
+        if head == "value":
+            return row
+        if head == "several":
+            return torch.stack([1 / (1 + torch.exp(row)), 1 / (1 + torch.exp(-row))], -1)
+        q = softmax(row)
+        if self.lumped is None:
+            return q
+        top = sorted(range(len(q)), key=lambda v: -float(q[v]))[: self.lumped]
+        likeliest = [q[v] if v in top else torch.zeros_like(q[v]) for v in range(len(q))]
+        return torch.stack([*likeliest, sum(q[v] for v in range(len(q)) if v not in top)])
+
+    def blended(self, i: int, rows: list[Tensor]) -> list[Tensor]:
+        if i in self.cache and self.ensemble > 0:
+            rows = [self.ensemble * q + (1 - self.ensemble) * row for q, row in zip(self.cache[i], rows, strict=True)]
+        return [(row.float() if row.numel() == 1 else row.half()).double() for row in rows]
+
+    def apart(self, head: str, q: Tensor, row: Tensor) -> Tensor:
+        if head == "value":
+            return ((q - row) ** 2).sum()
+        if head == "several":
+            yes = 1 / (1 + torch.exp(-row))
+            return sum(kullback_leibler(a / a.sum(), torch.stack([1 - p, p])) for a, p in zip(q, yes, strict=True))
+        p = softmax(row)
+        if self.lumped is not None:
+            top = [v for v in range(len(p)) if q[v] > 0]
+            q = torch.stack([*(q[v] for v in top), q[-1]])
+            p = torch.stack([*(p[v] for v in top), sum(p[v] for v in range(len(p)) if v not in top)])
+        return kullback_leibler(q / q.sum(), p)
+
+
+@dataclass
+class OLS:
+    """L + λ KL(s_y ‖ f(x)), s_c the mean over the last epoch's samples of class c that were predicted right."""
+
+    weight: float
+    classes: int
+    epoch: int = 0
+    right: dict[int, list[Tensor]] = field(default_factory=dict)
+    targets: dict[int, Tensor] = field(default_factory=dict)
+
+    def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
+        if epoch != self.epoch:
+            self.targets = {
+                c: torch.full((self.classes,), 1 / self.classes, dtype=torch.float64) for c in range(self.classes)
+            }
+            self.targets |= {c: sum(rows) / len(rows) for c, rows in self.right.items()}
+            self.right, self.epoch = {}, epoch
+        group, task, penalty = sentences(model, batch), torch.zeros(()), torch.zeros(())
+        for one in group:
+            logits = predict(model, one)
+            task = task + task_loss(model, logits, one)
+            for row, label in zip(logits, one["labels"].tolist(), strict=True):
+                p = softmax(row)
+                if label in self.targets:
+                    penalty = penalty + kullback_leibler(self.targets[label], p)
+                if int(p.argmax()) == label:
+                    self.right.setdefault(label, []).append(p.detach())
+        task, penalty = task / items(model, group), penalty / items(model, group)
+        loss = task + self.weight * penalty
+        loss.backward()
+        return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
 
 
 @dataclass

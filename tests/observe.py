@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from advreg.core import ball
-from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
+from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.methods import Method, StepReport
@@ -96,11 +96,21 @@ def ready(method: Method, task: ModelTask, batch: Batch, seed: int = 0) -> None:
     method.prepare(survey(task, features_of(batch), Padded(task.model.config.pad_token_id)), seed, torch.device("cpu"))
 
 
-def step(method: Method, task: ModelTask, batch: Batch, *, epoch: int = 0, seed: int = 0, **ways: Any) -> StepReport:
+def step(
+    method: Method,
+    task: ModelTask,
+    batch: Batch,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+    at: int = 0,
+    planned: int | None = None,
+    **ways: Any,
+) -> StepReport:
     """One step at a known random state; the update between FreeAT's replays clears the gradients and does no more."""
     torch.manual_seed(seed)
     ways.setdefault("update", task.model.zero_grad)
-    return method.step(task, batch, Clock(epoch, 0), **ways)
+    return method.step(task, batch, Clock(epoch, at, planned=planned), **ways)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -236,11 +246,11 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
     Then the noise follows a sample wherever a batch puts it, and batches that hold the same samples can be compared.
     """
     known: list[tuple[Tensor, str, Tensor]] = []
-    zeros = ModelTask.zeros
+    masks = ModelTask.masks
 
-    def zeros_noted(self: ModelTask, batch: Batch) -> Perturbation:
-        made = zeros(self, batch)
-        known.extend((made.masks[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
+    def masks_noted(self: ModelTask, batch: Batch) -> dict[str, Tensor]:
+        made = masks(self, batch)
+        known.extend((made[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
         return made
 
     @cache
@@ -260,12 +270,83 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
         ball.uniform_noise: lambda values, mask: rows(values, mask, False),
         ball.normal_noise: lambda values, mask, scale: scale * rows(values, mask, True),
     }
-    patch.setattr(ModelTask, "zeros", zeros_noted)
+    patch.setattr(ModelTask, "masks", masks_noted)
     for name, module in list(sys.modules.items()):
         if name.startswith("advreg"):
             for attribute, value in list(vars(module).items()):
                 if callable(value) and value in changed:
                     patch.setattr(module, attribute, changed[value])
+
+
+# ---- dropout
+
+
+@dataclass
+class Copies:
+    """Which of its two copies a pass is of: each drops other values, and the same ones again in every pass."""
+
+    differ: bool = True
+    copy: int = 0
+    is_fused: bool = False
+
+    def dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """In place of ``F.dropout``: what is dropped follows from the values and the copy, and from nothing else."""
+        if not training or p == 0:
+            return values
+        copy = torch.full((len(values),), self.copy)
+        if self.is_fused:
+            copy[len(values) // 2 :] = 1
+        moved = 0.5 * self.differ * copy.view(-1, *[1] * (values.dim() - 1))
+        return values * ((997 * values.detach() + moved) % 1 >= p) / (1 - p)
+
+    @contextmanager
+    def of(self, copy: int) -> Iterator[None]:
+        self.copy = copy
+        try:
+            yield
+        finally:
+            self.copy = 0
+
+
+def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
+    """Make dropout a function of what it is applied to and of the copy in :meth:`ModelTask.pair`, so that it follows a
+    sample wherever a batch puts it. The model must be made by :func:`dropping`."""
+    copies, pair = Copies(), ModelTask.pair
+    passes: list[int] = []  # of the pair under way
+
+    def pair_noted(*args: Any, **ways: Any) -> Any:
+        passes[:] = [0]
+        try:
+            return pair(*args, **ways)
+        finally:
+            passes.clear()
+
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def pass_noted(*args: Any, **ways: Any) -> Any:
+            copies.is_fused = bool(ways.get("doubled") or ways.get("both_losses"))
+            try:
+                with copies.of(min(1, sum(passes))):
+                    passes[:] = [count + 1 for count in passes]
+                    return make(*args, **ways)
+            finally:
+                copies.is_fused = False
+
+        return pass_noted
+
+    patch.setattr(torch.nn.functional, "dropout", copies.dropped)
+    patch.setattr(ModelTask, "pair", pair_noted)
+    for name in ("_train_pass", "_forward"):
+        patch.setattr(ModelTask, name, noted(getattr(ModelTask, name)))
+    return copies
+
+
+def dropping(family: str, **settings: Any) -> Any:
+    """As :func:`exact`, with dropout, all of which goes through ``F.dropout``."""
+    if family not in ("llama", "qwen"):
+        return exact(family, dropout=0.1, attn_implementation="eager", **settings)
+    model = exact(family, **settings)  # they drop in their attention alone, which in float64 must not be eager
+    model.score = nn.Sequential(nn.Dropout(0.1), model.score)
+    return model
 
 
 # ---- runs of the trainer
@@ -317,6 +398,11 @@ def within(mode: Any, work: Any) -> Any:
 def reads_in_training(trainer: Any) -> int:
     """How often a value is read off a tensor in a whole training; what looks at batches on the host is left out."""
     everywhere, on_host, collator = Reads(), Reads(), trainer.data_collator
-    trainer.data_collator = lambda rows: within(on_host, lambda: collator(rows))
+
+    class Watched(IdCollator):
+        def __call__(self, features: Any) -> Any:
+            return within(on_host, lambda: IdCollator.__call__(self, features))
+
+    trainer.data_collator = Watched(collator.collator, collator.limits)
     within(everywhere, trainer.train)
     return everywhere.count - on_host.count

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
@@ -20,7 +21,7 @@ from advreg.hf.checkpoint import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
-from observe import Padded, features_of
+from observe import Padded, dropping, features_of, known_dropout
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
 
@@ -28,6 +29,8 @@ PARTS = 4  # what is dealt to 1, 2 or 4 processes
 OPTIONS: dict[str, dict[str, Any]] = {
     "standard": {},
     "r3f": {"noise_scale": 0.1},
+    "rdrop": {},
+    "simcut": {"cut": 0.3},
     "freelb": {"ascent_steps": 2, "radius": 0.5, "start_scale": 0.5},
     "freeat": {"replays": 2, "radius": 0.1, "step_rule": "normalised", "norm": "l2", "scope": "sample"},
     "smart": {"radius": 0.5, "ascent_steps": 1, "proximal_weight": 0.5, "proximal_momentum": 0.5},
@@ -37,14 +40,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def fixed_noise() -> Iterator[None]:
-    """Random starts that are the same for every sample, whatever batch it is in."""
+    """Random starts and dropout that are the same for every sample, whatever batch it is in."""
 
     def wave(values: Tensor, mask: Tensor) -> Tensor:
         place, column = torch.arange(values.shape[1]), torch.arange(values.shape[2])
         return torch.sin(3.0 * place[:, None] + column).to(values.dtype) * mask[..., None]
 
     with ExitStack() as stack:
-        for module in ("core.ball", "methods.r3f", "methods.freelb"):
+        known_dropout(stack.enter_context(pytest.MonkeyPatch.context()))
+        for module in ("core.ball", "methods.r3f", "methods.freelb", "methods.simcut"):
             stack.enter_context(patch(f"advreg.{module}.uniform_noise", wave))
         yield
 
@@ -95,8 +99,11 @@ def trainer_of(
     **settings: Any,
 ) -> Any:
     """A trainer, in double precision unless told; ``settings``: options of the method, fields of TrainingArguments."""
-    options = OPTIONS[name] | {key: settings.pop(key) for key in list(settings) if key in create(name).options()}
-    model = tiny(family, dropout=dropout, dtype=getattr(torch, dtype))
+    options = OPTIONS.get(name, {}) | {
+        key: settings.pop(key) for key in list(settings) if key in create(name).options()
+    }
+    exact = {"dropout": dropout, "dtype": getattr(torch, dtype)}
+    model = dropping(family) if name == "rdrop" and dropout == 0 else tiny(family, **exact)
     fields = {
         "output_dir": folder,
         "per_device_train_batch_size": 2,

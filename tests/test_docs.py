@@ -152,7 +152,7 @@ def test_every_move_from_another_method_runs_before_and_after(
         trained(before)
     names = trained(after)
     method = names["method"] if "method" in names else names["trainer"].method
-    assert type(method).__name__ == ("R3F", "Smart", "FreeLB", "R3F")[number]
+    assert type(method).__name__ == ("R3F", "Smart", "FreeLB", "RDrop")[number]
 
 
 def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
+    from advreg.hf.capability import UnsupportedError
     from advreg.hf.data import IdCollator, Identified
     from advreg.hf.survey import survey
     from advreg.hf.task import ModelTask
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
-    from advreg.methods import R3F, Arch, FreeAT, FreeLB, Smart, Standard, create
+    from advreg.methods import OLS, R3F, Arch, FreeAT, FreeLB, RDrop, SimCut, Smart, Standard, Temporal, create
 
 __version__ = "0.1.0"
 
@@ -29,14 +30,20 @@ _HOMES = {
     "IdCollator": "advreg.hf.data",
     "Identified": "advreg.hf.data",
     "ModelTask": "advreg.hf.task",
+    "OLS": "advreg.methods",
     "R3F": "advreg.methods",
+    "RDrop": "advreg.methods",
+    "SimCut": "advreg.methods",
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
+    "Temporal": "advreg.methods",
+    "UnsupportedError": "advreg.hf.capability",
     "create": "advreg.methods",
     "survey": "advreg.hf.survey",
 }
 
 __all__ = [
+    "OLS",
     "R3F",
     "AdversarialSeq2SeqTrainer",
     "AdversarialTrainer",
@@ -47,8 +54,12 @@ __all__ = [
     "IdCollator",
     "Identified",
     "ModelTask",
+    "RDrop",
+    "SimCut",
     "Smart",
     "Standard",
+    "Temporal",
+    "UnsupportedError",
     "create",
     "survey",
 ]

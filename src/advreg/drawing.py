@@ -16,6 +16,10 @@ COLOURS = {
     "freelb": "#E69F00",
     "freeat": "#CC79A7",
     "smart": "#D55E00",
+    "rdrop": "#8C6BB1",
+    "simcut": "#B35806",
+    "temporal": "#004D40",
+    "ols": "#7A8B00",
     "smart-pytorch": "#009E73",
 }
 OTHERS = "#F0E442"

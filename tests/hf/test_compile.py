@@ -442,7 +442,7 @@ def test_the_trainer_trains_compiled_as_it_trains_eagerly(name: str, tmp_path: P
 def test_the_hooks_are_off_when_a_compiled_training_fails(tmp_path: Path) -> None:
     model = tiny("bert", dropout=0.0)
     compiling = {"torch_compile": True, "torch_compile_backend": "eager"}
-    trainer, look = trainer_of(tmp_path, method_of("standard"), model, fail=True, **compiling)
+    trainer, look = trainer_of(tmp_path, method_of("r3f"), model, fail=True, **compiling)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     assert look.seen == [1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.core.divergence import divergence
-from advreg.hf import task as tasks
+from advreg.hf import head as heads
 from advreg.hf.compiling import compile_layers, compiled, layers_of, not_compiled
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.head import cross_entropy
@@ -79,8 +79,8 @@ def test_losses_of_a_vocabulary_are_compiled_beside_the_layers_and_stay_the_same
         return torch.compile(function, backend="aot_eager")
 
     eager, model = ModelTask(exact(family), label_smoothing=0.1), exact(family)
-    monkeypatch.setattr(tasks, "_VOCABULARY", 8)
-    monkeypatch.setattr(tasks, "compiled", watched)
+    monkeypatch.setattr(heads, "_VOCABULARY", 8)
+    monkeypatch.setattr(heads, "compiled", watched)
     compile_layers(model, backend="eager")
     task = ModelTask(model, label_smoothing=0.1)
     for length in (10, 12):

@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -274,6 +275,24 @@ def test_classes_are_those_of_a_classification_head(settings: dict[str, Any], cl
 def test_word_classifiers_have_classes_and_language_models_have_none() -> None:
     assert Limits.of(BertForTokenClassification(tiny("bert").config)).classes == LABELS
     assert {Limits.of(tiny(family)).classes for family in (*ENCODER_DECODERS, "gpt2-lm", "llama-lm")} == {None}
+
+
+def test_a_model_without_a_config_has_no_limits() -> None:
+    """A module of a user's own around an encoder, whatever its name."""
+
+    class WordClassification(torch.nn.Module):
+        pass
+
+    assert Limits.of(WordClassification()) == Limits(None, None)
+    named = WordClassification()
+    named.config = SimpleNamespace(hidden_size=8)  # type: ignore[assignment]
+    assert Limits.of(named) == Limits(None, None)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([30, 31]), ["q-30", "q-31"], [30, 31]])
+def test_a_sample_is_named_by_whatever_ids_a_batch_has(ids: Any) -> None:
+    with pytest.raises(ValueError, match=r"^sample id (q-)?31 has the label 9"):
+        Limits(3, None).check({"labels": torch.tensor([0, 9]), "sample_id": ids})
 
 
 # ---- lengths

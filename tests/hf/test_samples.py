@@ -151,6 +151,14 @@ def test_a_column_called_sample_id_is_the_user_s_for_methods_without_a_memory(
             trained(tmp_path, data, remove_unused_columns=removing)
 
 
+def test_a_collator_that_is_set_after_the_trainer_was_made_sees_the_same(tmp_path: Path) -> None:
+    trainer = trained(tmp_path, ROWS, "r3f")
+    trainer.method, trainer.data_collator = create("arch", **ARCH), (late := Reading())
+    trainer.train()
+    assert len(late.seen) == 8 * 3  # the look at the data before training, and two epochs
+    assert bool((trainer.method.state().tensors["cache.written_at"] >= 0).all())
+
+
 def test_an_evaluation_of_the_training_set_has_no_ids(tmp_path: Path) -> None:
     trainer = trained(tmp_path, arrow())
     seen: list[set[str]] = []

@@ -7,6 +7,7 @@ import torch
 
 from advreg.hf import stopwatch
 from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
+from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import Method, Standard, create
 from tiny_models import tiny, tiny_batch
 
@@ -30,14 +31,14 @@ def test_each_epoch_has_its_time(method: Method | None) -> None:
 def test_the_steps_after_the_warm_up_are_timed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     ticks = iter([100.0, 100.0, 1.0, 2.0, 3.0, 100.0] * 2)  # seconds of each step; 6 batches, 2 epochs
-    whole = Standard.step
+    whole = AdversarialTrainer.training_step
 
     def step(self: Any, *args: Any) -> Any:
         nonlocal now
         now += next(ticks)
         return whole(self, *args)
 
-    monkeypatch.setattr(Standard, "step", step)
+    monkeypatch.setattr(AdversarialTrainer, "training_step", step)
     monkeypatch.setattr(stopwatch, "_now", lambda device: now)
     laps = milliseconds_per_epoch(job(Standard()), warmup=2, steps=3)
     assert laps == pytest.approx([2000.0, 2000.0])

@@ -26,10 +26,10 @@ from transformers import Seq2SeqTrainingArguments, Trainer, TrainerCallback, Tra
 from transformers.training_args import OptimizerNames
 
 from advreg.core.schedule import Clock
+from advreg.hf.capability import UnsupportedError
 from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint
 from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.seal import MANIFEST_FILE, STAGING
-from advreg.hf.task import CheckpointingError
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, AdversarialTrainer
 from advreg.methods import Standard, StepReport, create, registry
 from observe import Padded, features_of
@@ -522,10 +522,13 @@ def test_a_checkpoint_of_another_method_or_other_options_is_refused(tmp_path: Pa
         trainer_of(tmp_path, method_of("arch", radius=0.25)).train(resume_from_checkpoint=checkpoint)
 
 
-def test_a_checkpoint_of_the_stock_trainer_is_refused(tmp_path: Path) -> None:
+@every_method
+def test_a_checkpoint_of_the_stock_trainer_is_gone_on_from(name: str, tmp_path: Path) -> None:
     _trained(trainer_of(tmp_path, kind=Trainer, save_strategy="steps", save_steps=2))
-    with pytest.raises(CheckpointError, match="it was not saved by advreg"):
-        trainer_of(tmp_path, method_of("r3f")).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    trainer = trainer_of(tmp_path, method_of(name))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert trainer.state.global_step == 4
+    assert trainer.passes.steps == 2
 
 
 # ---- losses that are not finite
@@ -690,7 +693,7 @@ def test_frozen_parameters_stay_frozen(name: str, tmp_path: Path) -> None:
     assert {name_ for name_, value in model.named_parameters() if not value.requires_grad} == frozen
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in registry if name != "rdrop"])  # which needs dropout
 def test_gradient_checkpointing_changes_memory_and_nothing_else(name: str, tmp_path: Path) -> None:
     """`gradient_checkpointing=True` alone is enough: non-reentrant is made the default."""
     found = []
@@ -714,11 +717,12 @@ def test_other_keywords_of_checkpointing_do_not_bring_torch_s_reentrant_default_
 
 
 def test_reentrant_checkpointing_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    spy = Spy()
-    keywords = {"use_reentrant": True}
-    with pytest.raises(CheckpointingError, match=r"gradient_checkpointing_kwargs=\{'use_reentrant': False\}"):
-        trainer_of(tmp_path, spy, gradient_checkpointing=True, gradient_checkpointing_kwargs=keywords).train()
-    assert spy.seen == []
+    keywords = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    trainer = trainer_of(tmp_path, method_of("r3f"), **keywords)
+    with pytest.raises(UnsupportedError, match=r"_kwargs=\{'use_reentrant': False\}.*: .*standard"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    trainer_of(tmp_path, **keywords).train()  # the stock step needs no gradient of the embeddings
 
 
 def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
@@ -830,3 +834,20 @@ def test_a_refresh_that_never_comes_is_pointed_out_when_training_begins(
         assert not caplog.records
         trainer_of(tmp_path, method_of("arch", refresh_every=9), num_train_epochs=3, save_strategy="no").train()
     assert [record.getMessage()[:15] for record in caplog.records] == ["refresh_every=9"]
+
+
+def test_standard_says_once_that_a_model_ignores_the_items_of_its_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stock trainer then doubles loss and gradient; advreg's methods do not."""
+    losses = {}
+    for name, steps in (("standard", 1), ("standard", 2), ("r3f", 1), ("r3f", 2)):
+        caplog.clear()
+        fields = {"per_device_train_batch_size": 8 // steps, "gradient_accumulation_steps": steps, "max_steps": 1}
+        trainer = trainer_of(tmp_path, method_of(name), model=tiny("bert", dropout=0.0), **fields)
+        trainer.train()
+        losses[name, steps] = logs_of(trainer)[0].get("task_loss", logs_of(trainer)[0]["loss"])
+        told = [line for line in caplog.messages if "BertForSequenceClassification ignores num_items_in_batch" in line]
+        assert len(told) == (name == "standard" and steps == 2)
+    assert losses["standard", 2] == pytest.approx(2 * losses["standard", 1], rel=1e-4)
+    assert losses["r3f", 2] == pytest.approx(losses["r3f", 1], rel=1e-4)

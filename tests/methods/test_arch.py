@@ -18,7 +18,7 @@ from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
-from advreg.methods import Arch, Method, create, registry
+from advreg.methods import Arch, Method, create, preset, registry
 from naive import Inner, Rows
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take, watched
 from padded import perturbation
@@ -39,6 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all cached": {"cache_fraction": 1.0},
     "one neighbour, two passes, symmetric": {"neighbours": 1, "fuse": False, "divergence": "symmetric_kl"},
     "cached once, as for understanding": NLU | {"refresh_every": None, "detach_clean": True},
+    "cached once, normalised and rescaled": NLU
+    | {"refresh_every": None, "step_rule": "normalised", "step_end": "rescale", "step_size": 0.05},
     "last pass shared": {"share_last_pass": True},
     "last pass shared, plain gradient": NLU | {"share_last_pass": True, "cache_fraction": 1.0},
     "one step, its pass shared": {"share_last_pass": True, "ascent_steps": 1},
@@ -172,9 +174,8 @@ def test_a_memory_that_is_empty_in_mid_run_is_filled_in_the_first_epoch_that_it_
     found = kinds_of(method, task, batch, range(7, 17))
     assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
     ready(method, task, batch)  # a new run
-    assert set(kinds_of(method, task, batch, range(2)).values()) == (
-        {"refresh"} if every == 1 else {"refresh", "reuse"}
-    )
+    again = kinds_of(method, task, batch, range(2))
+    assert again == {0: "refresh", 1: "refresh" if every == 1 else "reuse"}
 
 
 @pytest.mark.parametrize(("stands_at", "refreshes"), [(7.0, {7}), (7.0000001, {7}), (6.9999999, {7}), (7.4, {7, 8})])
@@ -406,6 +407,21 @@ def test_a_refresh_that_never_comes_is_pointed_out(every: int | None, epochs: fl
     assert all(f"refresh_every={every} is not reached in {epochs:g} epochs" in text for text in told)
     assert all(f"try refresh_every={advice}, or None" in text for text in told)
     assert not create("smart").concerns(epochs)
+
+
+@pytest.mark.parametrize("method", ["arch", "smart"])
+def test_an_ascent_that_leaves_its_start_is_no_concern_and_one_that_does_not_is(method: str) -> None:
+    paper = {**preset("understanding", method), "ascent_steps": 2}
+    assert not create(method, **paper).concerns(10)
+    (told,) = create(method, **paper | {"step_rule": "gradient"}).concerns(10)
+    assert "the ascent is inert with step_rule='gradient' and step_size=0.0001" in told
+    assert told.endswith("use step_rule='normalised'")
+    assert not create(method, **paper | {"step_rule": "gradient", "step_size": 0.5}).concerns(10)
+    assert not create(method, **paper | {"step_rule": "gradient", "ascent_steps": 0}).concerns(10)
+
+
+def test_all_concerns_are_told_together() -> None:
+    assert len(create("arch", step_rule="gradient", step_size=1e-5, refresh_every=9).concerns(3)) == 2
 
 
 def test_arch_says_what_is_missing_before_the_first_step() -> None:

@@ -17,7 +17,7 @@ from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.subwords import SubwordError, Subwords, learn_subwords
 from advreg.hf.translator import TranslationTrainer, Translator
 from advreg.methods.base import StepReport
-from advreg.methods.standard import Standard
+from advreg.methods.r3f import R3F
 from advreg.recipes import translation
 from advreg.recipes.bleu import score
 from advreg.recipes.parallel import read_lines
@@ -244,17 +244,17 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(settings: Translation
 def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
     settings: TranslationSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Standard.step
+    objective = R3F.objective
 
-    def spoilt(self: Standard, task: Any, batch: Any, clock: Clock, *rest: Any) -> StepReport:
-        report = step(self, task, batch, clock, *rest)
+    def spoilt(self: R3F, task: Any, batch: Any, clock: Clock, *rest: Any) -> StepReport:
+        report = objective(self, task, batch, clock, *rest)
         return dataclasses.replace(report, loss=torch.tensor(torch.nan)) if clock.step == 1 else report
 
-    monkeypatch.setattr(Standard, "step", spoilt)
-    quick = dataclasses.replace(settings, methods=("standard",), epochs=1)
+    monkeypatch.setattr(R3F, "objective", spoilt)
+    quick = dataclasses.replace(settings, methods=("r3f",), options={}, epochs=1)
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 1 \(epoch 0\), sample ids \[\d+, "):
         carry_out(quick)
-    failed = records.load(Path(str(quick.output)) / "standard-seed3" / "record.json").outcome
+    failed = records.load(Path(str(quick.output)) / "r3f-seed3" / "record.json").outcome
     assert [line["step"] for line in failed.history] == [1]
     going_on = dataclasses.replace(quick, on_non_finite="skip", output=f"{settings.output}-skip")
     record, _ = carry_out(going_on)

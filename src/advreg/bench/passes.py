@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.counting import CountingTask, PassCount
 from advreg.hf.task import ModelTask
 from advreg.methods.base import Backward, Batch, Passes
@@ -44,8 +44,13 @@ class MeteredTask(CountingTask):
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         return self._watched(super().peek(batch, delta))
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        clean, perturbed = super().pair(batch, delta, fuse)
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._watched(super().loss_at(batch, delta))
+
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        clean, perturbed = super().pair(batch, delta, fuse, both_losses)
         return self._watched(clean), self._watched(perturbed)
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:

@@ -129,7 +129,7 @@ class SmartPytorch(Method):
             embedded = bare(model).get_input_embeddings()(batch["input_ids"])
             state = predict(embedded)
             regulariser = package.SMARTLoss(predict, package.kl_loss, package.sym_kl_loss, num_steps=self.ascent_steps)
-            task_loss = task.loss(state, batch)
+            task_loss = holder.prediction_head.loss(state, batch["labels"])
             penalty = regulariser(embedded, state)
         loss = task_loss + self.weight * penalty
         return StepReport(loss, task_loss.detach(), penalty.detach())

@@ -64,7 +64,9 @@ class _ManyRows(torch.autograd.Function):
     def forward(ctx: Any, clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
         ctx.save_for_backward(clean, perturbed)
         ctx.symmetric = symmetric
-        return torch.cat([_measure(p, q, symmetric) for p, q in zip(_parts(clean), _parts(perturbed), strict=True)])
+        return torch.cat(
+            [_measure(p, q, symmetric) for p, q in zip(row_parts(clean), row_parts(perturbed), strict=True)]
+        )
 
     @staticmethod
     @once_differentiable
@@ -101,8 +103,9 @@ def _rows_at_once(logits: Tensor) -> int:
     return max(1, ENTRIES_AT_ONCE // logits.shape[-1])
 
 
-def _parts(logits: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(logits, _rows_at_once(logits))
+def row_parts(values: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Values of rows of logits, by default the logits themselves, a part of the rows at a time."""
+    return torch.split(values, _rows_at_once(values if logits is None else logits))
 
 
 def squared_error(clean: Tensor, perturbed: Tensor) -> Tensor:

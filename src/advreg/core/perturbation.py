@@ -116,6 +116,21 @@ class Perturbation:
         return together
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Token embeddings that are set to 0 in a pass, in place of an offset.
+
+    Args:
+        values: per stream, true at the tokens that are cut, (B, T).
+    """
+
+    values: Mapping[str, Tensor]
+
+    def above_zeros(self) -> Cut:
+        """The cut of a doubled batch: nothing in its first half, these tokens in its second."""
+        return Cut({stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()})
+
+
 def blank_padding(values: Tensor, mask: Tensor) -> Tensor:
     """Zero on padding whatever stood there, even inf or NaN (which a product with the mask would keep)."""
     return values.masked_fill(~mask[..., None], 0.0)

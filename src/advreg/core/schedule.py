@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from advreg.core.checks import check_whole
+from advreg.core.checks import check_choice, check_share, check_whole
+
+Ramp = Literal["constant", "linear", "share"]
 
 
 @dataclass(frozen=True)
@@ -15,11 +18,63 @@ class Clock:
         epoch: passes over the data that are complete, from zero.
         step: optimizer steps taken, from zero; the micro-batches of one accumulation group share it.
         closes_group: does this micro-batch complete its accumulation group?
+        planned: optimizer steps of the whole run; ``None`` if unknown.
     """
 
     epoch: int
     step: int
     closes_group: bool = True
+    planned: int | None = None
+
+    @property
+    def progress(self) -> float:
+        """Steps taken, as a share of the planned ones; at most 1."""
+        if self.planned is None:
+            raise ValueError(
+                "start_at and ramp need the number of planned updates; pass Clock(epoch, step, planned=...), or train "
+                "with AdversarialTrainer"
+            )
+        return min(1.0, self.step / max(1, self.planned))
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When a penalty starts, and how its weight rises from there to the end of the plan.
+
+    Args:
+        start_at: share of the planned updates before which the weight is 0.
+        ramp: ``"constant"``; ``"linear"``: the weight λ rises linearly from 0; ``"share"``: the penalty's share of the
+            loss, λ / (1 + λ), does.
+
+    Example:
+        >>> half_way = Clock(epoch=1, step=50, planned=100)
+        >>> [Onset(ramp=ramp).weight(4.0, half_way) for ramp in ("constant", "linear")]
+        [4.0, 2.0]
+        >>> round(Onset(ramp="share").weight(4.0, half_way), 2), Onset(start_at=0.6).weight(4.0, half_way)
+        (0.67, 0.0)
+    """
+
+    start_at: float = 0.0
+    ramp: Ramp = "constant"
+
+    def __post_init__(self) -> None:
+        check_share("start_at", self.start_at)
+        check_choice("ramp", self.ramp, get_args(Ramp))
+
+    def begun(self, clock: Clock) -> bool:
+        return self.start_at == 0 or clock.progress >= self.start_at
+
+    def weight(self, weight: float, clock: Clock) -> float:
+        """λ at this time, given its value at the end of the plan."""
+        if not self.begun(clock):
+            return 0.0
+        if self.ramp == "constant":
+            return weight
+        risen = (clock.progress - self.start_at) / (1 - self.start_at)
+        if self.ramp == "linear":
+            return risen * weight
+        share = risen * weight / (1 + weight)
+        return share / (1 - share)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.task import ModelTask
 from advreg.methods.base import Backward, Batch
 
@@ -120,9 +120,11 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.probe(batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
-        return self._task.pair(batch, delta, fuse)
+        return self._task.pair(batch, delta, fuse, both_losses)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         self._count.forward += self._size(batch)

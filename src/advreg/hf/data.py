@@ -222,16 +222,15 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
 
 
 def _sample(batch: Mapping[str, Any], row: int) -> str:
-    return f"sample id {int(batch[SAMPLE_ID][row])}" if SAMPLE_ID in batch else f"sample {row} of a batch"
+    return f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
 
 
 def _classes(core: Any) -> int | None:
     """Number of classes of a classification head; ``None`` for regression and several labels at once."""
-    if "Classification" in type(core).__name__ and getattr(core.config, "problem_type", None) in (
-        None,
-        "single_label_classification",
-    ):
-        return int(core.config.num_labels) if core.config.num_labels > 1 else None
+    config = getattr(core, "config", None)
+    problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
+    if "Classification" in type(core).__name__ and problem in (None, "single_label_classification") and classes > 1:
+        return classes
     return None
 
 

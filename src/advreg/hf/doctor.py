@@ -51,7 +51,7 @@ def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius
     return list(_findings(task, batch, embeddings, Ball(radius)))
 
 
-def _predict_alone(model: Any, inputs: dict[str, Any], batch: Batch) -> Tensor:
+def _predict_alone(model: Any, inputs: dict[str, Any], *_: Any) -> Tensor:
     """The pass of a loss that is computed outside the model, which can always be fused."""
     logits: Tensor = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
     return logits.sum()

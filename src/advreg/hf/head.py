@@ -46,7 +46,14 @@ class Head:
         """
         if not isinstance(labels, Tensor) or self.adds_router_loss() or not self._has_plain_loss:
             return False
-        return not (labels.is_floating_point() and "log_softmax" in self._names)  # DeBERTa's soft labels
+        return not (labels.is_floating_point() and {"log_softmax", "LogSoftmax"} & self._names)  # DeBERTa's soft labels
+
+    @property
+    def ignores_items(self) -> bool:
+        """Whether a model of transformers takes a number of items to divide its loss by, and takes the mean anyway."""
+        if not self._is_the_library_s or not self._has_plain_loss:
+            return False
+        return "loss_function" not in self._names or type(self._core).__name__.endswith("ForSequenceClassification")
 
     @cached_property
     def _has_plain_loss(self) -> bool:
@@ -95,7 +102,7 @@ class Head:
             total = F.binary_cross_entropy_with_logits(widen(logits), aligned.to(widen(logits).dtype), reduction="sum")
         else:
             total = self._over(cross_entropy, logits)(logits.flatten(0, -2), aligned.flatten(), smoothing)
-        return total / (self.count(labels) if items is None else items)
+        return total / (counted(aligned) if items is None else items)
 
     def divergence(
         self, clean: Tensor, perturbed: Tensor, labels: Tensor | None, kind: Divergence, detach_clean: bool = False
@@ -112,10 +119,14 @@ class Head:
 
     def count(self, labels: Tensor) -> Tensor:
         """Samples (classification, regression) or target tokens of a batch."""
+        return counted(labels[:, 1:] if self.shifts and not labels.is_floating_point() else labels)
+
+    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels position by position, and which of them count; of a regression all samples do."""
         if labels.is_floating_point():
-            return torch.tensor(labels.numel(), device=labels.device)  # −100.0 is a value like any other
-        labels = labels[:, 1:] if self.shifts else labels
-        return (labels != IGNORED).sum().clamp_min(1)
+            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        labels = self.aligned(labels, labels)[1]
+        return labels, labels != IGNORED
 
     def prediction(self, logits: Tensor, labels: Tensor | None) -> Prediction:
         """What the head predicts, by the rule of transformers: ``problem_type``, else the type of the labels."""
@@ -142,6 +153,13 @@ class Head:
 
     def _over(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
         return compiled(function) if self.compiles and logits.shape[-1] >= _VOCABULARY else function
+
+
+def counted(labels: Tensor) -> Tensor:
+    """Labels that count, at least 1; of a regression all do, since −100.0 is a value like any other."""
+    if labels.is_floating_point():
+        return torch.tensor(labels.numel(), device=labels.device)
+    return (labels != IGNORED).sum().clamp_min(1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 
 # Modules whose output is the finished embedding block in families that keep no "…Embeddings" module.
 _BLOCK_ENDS = ("layernorm_embedding", "drop")
@@ -124,7 +124,7 @@ class Injection:
         self._staying = []
 
     @contextmanager
-    def adding(self, delta: Perturbation | None) -> Iterator[None]:
+    def adding(self, delta: Perturbation | Cut | None) -> Iterator[None]:
         """Perturb the passes inside; there must be exactly one, and every stream must be reached once."""
         if delta is None:
             yield
@@ -186,7 +186,7 @@ class Injection:
 
     def check_resolution(self, output: Tensor, delta: Tensor, stream: str) -> None:
         """Warn, once, when δ is below the resolution of the embeddings' dtype."""
-        if stream in self._checked:
+        if stream in self._checked or delta.dtype == torch.bool:
             return
         self._checked.add(stream)
         share = surviving_share(output.detach(), delta.detach())
@@ -215,7 +215,9 @@ _STALE = (
 
 
 def add(output: Tensor, delta: Tensor, stream: str) -> Tensor:
-    """output + δ, summed in the wider of the two precisions and cast back."""
+    """output + δ, summed in the wider of the two precisions and cast back; or 0 at the tokens that are cut."""
+    if delta.dtype == torch.bool:
+        return output.masked_fill(delta[..., None], 0.0)
     if output.shape != delta.shape:
         raise InjectionError(
             f"the perturbation of stream '{stream}' must have the embeddings' shape {tuple(output.shape)}, "

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.doubling import is_packed
 
 
@@ -56,8 +56,10 @@ class Documents:
         rows.view(-1)[self.places.flatten()] = ids.flatten()
         return rows
 
-    def packed(self, delta: Perturbation) -> Perturbation:
+    def packed(self, delta: Perturbation | Cut) -> Perturbation | Cut:
         """The perturbation of the documents, laid out as the packed rows."""
         values = {stream: value.flatten(0, 1)[self.places] for stream, value in delta.values.items()}
+        if isinstance(delta, Cut):
+            return Cut(values)
         masks = {stream: torch.ones_like(self.places, dtype=torch.bool) for stream in values}
         return Perturbation(values, masks)

@@ -51,8 +51,9 @@ def _of_arguments(trainer: Any) -> Iterator[Lack]:
 def _of_model(core: Any) -> Iterator[Lack]:
     name = type(core).__name__
     if not hasattr(core, "config"):
-        yield "perturbation", f"{name} has no `config`, which says how its inputs are read", "use a PreTrainedModel"
-        return
+        reason = f"{name} has no `config`, which says how its inputs are read"
+        yield "perturbation", reason, "use a PreTrainedModel"
+        yield "predictions", reason, "use a PreTrainedModel"
     embeddings = None
     with suppress(AttributeError, NotImplementedError):
         embeddings = core.get_input_embeddings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from advreg.hf.data import IdCollator, Identified, identified
+from advreg.hf.data import IdCollator, Identified, Limits, identified
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
@@ -17,10 +17,16 @@ class SamplesMixin(_Any):  # type: ignore[misc]
     data_collator: Any
 
     def _identify(self) -> None:
-        """Give every training sample its index as a stable id; a loader that is not stock's may not take the result."""
+        """Give every training sample its index as a stable id, and the collator what takes it to the batch.
+
+        A loader that is not stock's may not take the result; it gets the data as given, unless ids are needed.
+        """
         is_required = "ids" in self.method.needs
-        if is_required or self._loads_as_stock():
-            self.train_dataset = identified(self.train_dataset, is_required)
+        if not (is_required or self._loads_as_stock()):
+            return
+        if not isinstance(self.data_collator, IdCollator):  # another one since the Trainer was made
+            self.data_collator = IdCollator(self.data_collator, Limits.of(self.model) if self.method.needs else None)
+        self.train_dataset = identified(self.train_dataset, is_required)
 
     def _loads_as_stock(self) -> bool:
         """Whether training batches come from a loader of transformers."""

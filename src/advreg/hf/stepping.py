@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
-from advreg.core.schedule import Clock
 from advreg.hf.ahead import Ahead
 from advreg.hf.counting import CountingTask, PassCount
 from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding
@@ -119,7 +118,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if self._group_items is not None:
             batch[ITEMS] = self._group_items
         self._own_compute_loss = own
-        clock = Clock(self._epoch, self.state.global_step, bool(self.accelerator.sync_gradients))
+        clock = self._clock(bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
         backward = counter.counted(self._backward)
         report = self.method.objective(cast(Task, counter), batch, clock, backward, self._inner_update)
@@ -133,21 +132,22 @@ class SteppingMixin(_Any):  # type: ignore[misc]
 
     # ---- the task loss, by the trainer's own compute_loss
 
-    def _task_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch) -> Tensor:
-        """L(θ) of a batch, divided by the items of its accumulation group."""
+    def _task_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1) -> Tensor:
+        """L(θ) of a batch, or the mean of its copies', divided by the items of its accumulation group."""
+        items = None if self._stock_items is None else self._stock_items * copies
         smoother = self.label_smoother
         if self._may_smooth_compiled():
             self.label_smoother = self._smoothed_loss
         try:
             compute_loss = self._own_compute_loss or self.compute_loss
-            loss: Tensor = compute_loss(model, inputs, num_items_in_batch=self._stock_items)
+            loss: Tensor = compute_loss(model, inputs, num_items_in_batch=items)
         finally:
             self.label_smoother = smoother
         scaled: Tensor = loss * self._scale_of_loss(batch)
         return scaled
 
     def _may_smooth_compiled(self) -> bool:
-        return type(self.label_smoother) is LabelSmoother and self.task.prediction_head.compiles and self.task.narrows
+        return type(self.label_smoother) is LabelSmoother and self.task.prediction_head.compiles and self.task.means
 
     def _smoothed_loss(
         self, outputs: Any, labels: Tensor, *_: Any, num_items_in_batch: Any = None, **__: Any

@@ -55,6 +55,8 @@ def survey(
         for number, (name, module) in enumerate(find_sites(task.model, "tokens").items())
     }
     labels = hashlib.sha256()
+    items = torch.empty(len(shard), dtype=torch.int64)
+    has_items = False
     widths: dict[str, int] = {}
     done, size = 0, min(batch_size, _SAMPLES_AT_ONCE)
     with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
@@ -67,6 +69,8 @@ def survey(
             if isinstance(batch.get("labels"), Tensor):
                 told = batch["labels"].cpu()
                 labels.update(told[told != IGNORED].to(torch.float64).numpy().tobytes())
+                items[done : done + rows] = task.targets(batch)[1].reshape(rows, -1).sum(1)
+                has_items = True
             done += rows
             if advance is not None:
                 advance(rows)
@@ -78,6 +82,7 @@ def survey(
         combined([*(digest for stream in streams.values() for digest in stream.digests), labels]),
         shard,
         f"{summed(sum(stream.checksum for stream in streams.values()), device, shard.world):016x}",
+        items if has_items else None,
     )
 
 

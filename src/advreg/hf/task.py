@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advreg.core.ascent import input_gradient
-from advreg.core.divergence import Divergence
-from advreg.core.perturbation import Perturbation
-from advreg.hf.capability import refusal
-from advreg.hf.doubling import is_per_sample, reason_against, rows_of
+from advreg.core.divergence import Divergence, Prediction
+from advreg.core.perturbation import Cut, Perturbation
+from advreg.hf.capability import UnsupportedError, refusal
+from advreg.hf.doubling import is_per_sample, reason_against, rows_of, twice
+from advreg.hf.drops import has_dropout
 from advreg.hf.head import IGNORED, Head
 from advreg.hf.injection import Injection, bare, compiled_parts, has_decoder, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
@@ -38,10 +39,10 @@ _NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS, PADDED)
 logger = logging.getLogger(__name__)
 
 LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
-ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch], Tensor]
+ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch, int], Tensor]
 
 
-class CheckpointingError(RuntimeError):
+class CheckpointingError(UnsupportedError, RuntimeError):
     """Reentrant gradient checkpointing cannot be differentiated with respect to δ."""
 
 
@@ -54,8 +55,10 @@ class ModelTask:
         label_smoothing: of the task's cross-entropy.
         loss_function: replaces the task loss; called with logits, batch and the denominator.
         compute_loss: replaces the whole pass that computes the loss, as a trainer's ``compute_loss`` does: called with
-            the wrapped model, the inputs and the batch, it calls the model once and returns the loss.
-        narrows: whether what reads the logits widens them itself, so that a compiled pass need not.
+            the model, its inputs, the batch and the number of copies of the batch in the inputs, it calls the model
+            once and returns the loss.
+        perturbs: whether δ is to be added; otherwise the model needs no token embeddings.
+        means: whether that loss is a mean over samples or tokens that widens the logits itself, as transformers' own.
         half: is the model run in float16, so that the inner objective must be scaled against underflow?
         context: entered around every pass, for autocast.
 
@@ -80,14 +83,18 @@ class ModelTask:
         half: bool = False,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         compute_loss: ComputeLoss | None = None,
-        narrows: bool = True,
+        means: bool = True,
+        perturbs: bool = True,
     ) -> None:
         self.model = uncompiled(model)
-        self.injection = Injection(model, site)
+        self._injected, self._site = model, site
         self.label_smoothing = label_smoothing
         self.loss_function = loss_function
         self.compute_loss: ComputeLoss = compute_loss or self._own_loss
-        self.narrows = narrows and loss_function is None
+        self.means = means and loss_function is None
+        self._perturbs = perturbs
+        if perturbs:
+            self.injection  # its sites are found here and not in training  # noqa: B018
         self.context = context
         self.core = bare(model)
         self.prediction_head = Head(self.core)
@@ -101,7 +108,8 @@ class ModelTask:
         self._last: TrainedPass | None = None
         self._said: set[str] = set()
         self._honours: bool | None = None
-        require_non_reentrant(model)
+        if perturbs:
+            require_non_reentrant(model)
         self.wrapped = model
 
     # ---- the model, as it is called
@@ -125,7 +133,8 @@ class ModelTask:
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
             self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
-            self.injection.stay()
+            if self._perturbs:
+                self.injection.stay()
             self._compile_like(model)
 
     def _compile_like(self, model: nn.Module) -> None:
@@ -135,7 +144,7 @@ class ModelTask:
             self._quiet = model if uncompiled(model) is self.model else self.model
             self._frozen = partial(call_constant, self._quiet)
             self._compiles_losses = self.prediction_head.compiles = True
-            if self.narrows:
+            if self.means:
                 self._logits = NarrowLogits(self.model, self.core).passing
             return
         compiler: Any = whole.dynamo_ctx
@@ -149,18 +158,24 @@ class ModelTask:
     def release(self) -> None:
         """Take the hooks off a compiled model, whose passes are not compiled from then on."""
         self.wrapped = self.model
-        self.injection.leave()
+        if self._perturbs:
+            self.injection.leave()
+
+    @cached_property
+    def injection(self) -> Injection:
+        """Where δ enters the model."""
+        return Injection(self._injected, self._site)
 
     # ---- predictions
 
-    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._train_pass(batch, delta).logits()
 
-    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def loss_at(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         loss, self._last = self._train_pass(batch, delta).loss, None
         return loss
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._forward(self._quiet, batch, delta)
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
@@ -171,18 +186,26 @@ class ModelTask:
             return self.peek(batch, delta)
         return self._forward(self._frozen, batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        if fuse and self.may_fuse and self._can_fuse(batch):
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        if fuse and self.may_fuse and self._can_fuse(batch) and (self.means or not both_losses):
             try:
-                made = self._train_pass(batch, delta, doubled=True)
+                made = self._train_pass(batch, delta, doubled=not both_losses, both_losses=both_losses)
             except torch.OutOfMemoryError:
                 if not self.unfuse():
                     raise
                 made = self._train_pass(batch)
         else:
             made = self._train_pass(batch)
+        if made.perturbed is not None:
+            return made.logits(), made.perturbed
         # A second pass goes past the wrapper: DDP wants one wrapped forward per backward.
-        return made.logits(), self.peek(batch, delta) if made.perturbed is None else made.perturbed
+        if not both_losses:
+            return made.logits(), self.peek(batch, delta)
+        other = self._train_pass(batch, delta, model=self._quiet)
+        made.loss, self._last = (made.loss + other.loss) / 2, made
+        return made.logits(), other.logits()
 
     def _can_fuse(self, batch: Batch) -> bool:
         self._refuse_batch_statistics()
@@ -206,21 +229,30 @@ class ModelTask:
             logger.warning("clean and perturbed copies go in two passes: %s", reason)
         return reason is None
 
-    def _train_pass(self, batch: Batch, delta: Perturbation | None = None, doubled: bool = False) -> TrainedPass:
-        """The pass through the wrapped model that computes the task loss."""
+    def _train_pass(
+        self,
+        batch: Batch,
+        delta: Perturbation | Cut | None = None,
+        doubled: bool = False,
+        both_losses: bool = False,
+        model: nn.Module | None = None,
+    ) -> TrainedPass:
+        """The pass through the wrapped model, or the one given, that computes the task loss."""
         self._check_resolution(batch, delta)
         self._last = None  # its graph is not needed any more
-        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled)
+        model = self.wrapped if model is None else model
+        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled, both_losses)
         inputs = {name: value for name, value in batch.items() if name not in (SAMPLE_ID, ITEMS, PADDED)}
-        with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(self.wrapped):
-            made.loss = self.compute_loss(self.wrapped, inputs, batch)
+        inputs = twice(inputs) if both_losses else inputs
+        with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(model):
+            made.loss = self.compute_loss(model, inputs, batch, 1 + both_losses)
         made.require_made()
         self._last = made
         return made
 
-    def _own_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch) -> Tensor:
+    def _own_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1) -> Tensor:
         """The loss of a loop without a trainer."""
-        items = batch.get(ITEMS)
+        items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies
         if self.loss_function is not None or self.label_smoothing:
             labels = inputs.pop("labels")
             logits = prediction_of(model(**inputs))
@@ -229,7 +261,7 @@ class ModelTask:
             return self.prediction_head.loss(logits, labels, items, self.label_smoothing)
         output = model(**inputs if items is None or not self.takes_items else {**inputs, ITEMS: items})
         loss: Tensor = output["loss"]
-        return loss if items is None or self.honours_items(batch) else loss * self.count(batch) / items
+        return loss if items is None or self.honours_items(batch) else loss * copies * self.count(batch) / items
 
     @cached_property
     def takes_items(self) -> bool:
@@ -277,21 +309,30 @@ class ModelTask:
                 output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
-    def _forward(self, model: Callable[..., Any], batch: Batch, delta: Perturbation | None) -> Tensor:
+    def _forward(self, model: Callable[..., Any], batch: Batch, delta: Perturbation | Cut | None) -> Tensor:
         self._check_resolution(batch, delta)
         self.reset_masks()
         inputs = self.inputs(batch)
-        adding = self.injection.adding(self._laid_out(delta, batch))
-        with adding, self.context(), self._layers(), self._logits(), self._known(batch):
+        with (
+            self.adding(self._laid_out(delta, batch)),
+            self.context(),
+            self._layers(),
+            self._logits(),
+            self._known(batch),
+        ):
             return prediction_of(model(**inputs))
 
-    def _check_resolution(self, batch: Batch, delta: Perturbation | None) -> None:
+    def adding(self, delta: Perturbation | Cut | None) -> AbstractContextManager[None]:
+        """Within, the one pass that is made has δ in its embeddings."""
+        return nullcontext() if delta is None else self.injection.adding(delta)
+
+    def _check_resolution(self, batch: Batch, delta: Perturbation | Cut | None) -> None:
         """Before a compiled pass, whose graph cannot look at values."""
-        if self._compiled and delta is not None and self.injection.unchecked():
+        if self._compiled and isinstance(delta, Perturbation) and self.injection.unchecked():
             for stream, output in self.look(batch).items():
                 self.injection.check_resolution(output, delta.values[stream], stream)
 
-    def _laid_out(self, delta: Perturbation | None, batch: Batch) -> Perturbation | None:
+    def _laid_out(self, delta: Perturbation | Cut | None, batch: Batch) -> Perturbation | Cut | None:
         """δ in the rows of the batch, which may hold several documents each."""
         documents = None if delta is None else self._documents(batch)
         return delta if delta is None or documents is None else documents.packed(delta)
@@ -342,6 +383,12 @@ class ModelTask:
         """Samples (classification, regression) or target tokens of this batch alone."""
         return self.prediction_head.count(batch["labels"])
 
+    def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
+        return self.prediction_head.prediction(logits, batch.get("labels"))
+
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.prediction_head.targets(batch["labels"])
+
     # ---- perturbations
 
     def zeros(self, batch: Batch) -> Perturbation:
@@ -372,7 +419,7 @@ class ModelTask:
             return self._scaled_gradient(objective, delta)
         except RuntimeError as error:
             if "checkpoint" in str(error).lower():
-                raise CheckpointingError(_REENTRANT) from error
+                raise CheckpointingError("; ".join(_REENTRANT)) from error
             raise
 
     def _scaled_gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
@@ -492,6 +539,9 @@ class ModelTask:
     def parameters(self) -> Mapping[str, Tensor]:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
+    def has_dropout(self) -> bool:
+        return has_dropout(self.model)
+
     def head(self) -> nn.Linear:
         prefix = f"{self.core.base_model_prefix}."
         shared = self.core.get_input_embeddings().weight
@@ -530,9 +580,9 @@ class ModelTask:
 
 
 _REENTRANT = (
-    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation; call "
-    "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments"
+    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation",
+    "call model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments",
 )
 
 
@@ -542,7 +592,7 @@ def require_non_reentrant(model: nn.Module) -> None:
         if getattr(module, "gradient_checkpointing", False):
             keywords = getattr(module._gradient_checkpointing_func, "keywords", {})
             if keywords.get("use_reentrant", True):  # torch's own default is reentrant
-                raise CheckpointingError(_REENTRANT)
+                raise CheckpointingError(str(refusal("perturbation", *_REENTRANT)))
 
 
 def call_frozen(model: nn.Module, **inputs: Any) -> Any:

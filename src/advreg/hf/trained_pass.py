@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.capability import refusal
 from advreg.hf.doubling import first_half, rows_of, twice
 from advreg.hf.fused_head import FUSED_HEAD, fused_head_output
@@ -36,10 +36,19 @@ class TrainedPass:
         batch: the batch.
         delta: added to the embeddings of the pass, or of the second copy of a doubled one.
         doubled: whether clean and perturbed copies go in one pass, if the loss stays exact.
+        both_losses: whether the batch holds both copies already, and the loss is of both.
     """
 
-    def __init__(self, task: ModelTask, batch: Batch, delta: Perturbation | None = None, doubled: bool = False) -> None:
+    def __init__(
+        self,
+        task: ModelTask,
+        batch: Batch,
+        delta: Perturbation | Cut | None = None,
+        doubled: bool = False,
+        both_losses: bool = False,
+    ) -> None:
         self._task, self._batch, self._delta, self._doubled = task, batch, delta, doubled
+        self._both_losses = both_losses
         self._grad = torch.is_grad_enabled()
         self._inside = ExitStack()
         self._is_made = self._is_inside = False
@@ -88,8 +97,9 @@ class TrainedPass:
             self._rows = 2 * rows_of(inputs)
             inputs = twice(inputs)
         self._task.reset_masks()
-        delta = self._delta.above_zeros() if self._doubled and self._delta is not None else self._delta
-        self._inside.enter_context(self._task.injection.adding(delta))
+        has_copies = self._doubled or self._both_losses
+        delta = self._delta.above_zeros() if has_copies and self._delta is not None else self._delta
+        self._inside.enter_context(self._task.adding(delta))
         return (), inputs
 
     def _after(self, output: Any) -> Any:
@@ -99,16 +109,18 @@ class TrainedPass:
         self._inside.close()
         logits = getattr(output, "logits", None)
         if isinstance(logits, Tensor):
-            self.clean, self.perturbed = logits.chunk(2) if self._doubled else (logits, None)
+            has_copies = self._doubled or self._both_losses
+            self.clean, self.perturbed = logits.chunk(2) if has_copies else (logits, None)
         if self._doubled:
             output = first_half(output, self._rows)
             output.logits = self.clean  # the same tensor
         if self._labels is None:
             return output
         head = self._task.prediction_head
+        seen: Tensor = self.logits() if self._doubled else output.logits
         if self._has_fused_head:
-            return fused_head_output(self.logits(), self._labels, head, output)
-        loss = head.loss(self.logits(), self._labels, self._items)
+            return fused_head_output(seen, self._labels, head, output)
+        loss = head.loss(seen, self._labels, self._items)
         return type(output)(**{**output, "loss": loss})
 
     def _without_labels(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from accelerate.data_loader import prepare_data_loader
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer
 
 from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
@@ -31,6 +31,8 @@ from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
 from advreg.hf.finite import Update, Withholding, is_finite
+from advreg.hf.head import Head
+from advreg.hf.injection import bare
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
@@ -41,7 +43,7 @@ from advreg.hf.sharding import ShardBatches
 from advreg.hf.stepping import SteppingMixin
 from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
-from advreg.hf.task import ModelTask, require_non_reentrant
+from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method, StepReport, Task
 from advreg.methods.standard import Standard
@@ -92,8 +94,10 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._reset_steps()
         self.timer = Timer()
         self._epoch = 0
+        self._planned: int | None = None  # updates of the run, as it was when it began
         self._stop = Stop()
         self._leaving = False
+        self._anew = False  # does a resumed run begin with an empty memory?
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
         self._is_ready = False  # has this training prepared its method?
@@ -110,7 +114,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self._refuse_arguments()
             self._refuse_sharding()
         checkpoint = self._settle(resume_from_checkpoint)
-        self._is_ready = False
+        self._is_ready, self._planned = False, None
         with ExitStack() as during:
             during.enter_context(self._own_arguments())
             during.enter_context(self._following_events())
@@ -241,7 +245,8 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             half=self.args.fp16,
             context=self.compute_loss_context_manager,
             compute_loss=self._task_loss,
-            narrows=plain and "compute_loss" not in vars(self),
+            perturbs="perturbation" in self.method.needs,
+            means=plain and "compute_loss" not in vars(self),
         )
 
     # ---- the data
@@ -297,11 +302,16 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._update, self._passes_before = Update(self.state.global_step, self._epoch), replace(self.passes)
         self.timer.start()
 
+    def _clock(self, closes_group: bool = True) -> Clock:
+        """Where the run stands; one that is lengthened keeps the plan it began with."""
+        self._planned = self._planned or self.state.max_steps
+        return Clock(self._epoch, self.state.global_step, closes_group, self._planned)
+
     def _begin_epoch(self) -> None:
         """Let the method do what it does before an epoch: ARCH may sweep its cache."""
         self.model.train()
         counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
-        clock = Clock(self._epoch, self.state.global_step)
+        clock = self._clock()
         begun = time.perf_counter()
         with self._progress_bar() as progress:
             self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
@@ -413,13 +423,29 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _at_train_begin(self, control: Any) -> None:
         self._withholding = self._withhold()
         if not self.method.needs:
+            self._warn_of_ignored_items()
             return
-        require_non_reentrant(self.model)
         self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
         for concern in self.method.concerns(self.state.num_train_epochs) if self.is_world_process_zero() else ():
             logger.warning(concern)
-        if self.state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
+        # a resumed run has done so: SMART's average would take one step too many
+        if self.state.global_step == 0 or self._anew:
             self.method.updated(self.task)
+
+    def _warn_of_ignored_items(self) -> None:
+        """Say that the stock step makes the loss larger by accumulation with this model."""
+        steps, core = self.args.gradient_accumulation_steps, bare(self.model)
+        own_loss = self.compute_loss_func is None and self.label_smoother is None
+        takes_items = own_loss and self.model_accepts_loss_kwargs and isinstance(core, PreTrainedModel)
+        if steps > 1 and takes_items and Head(core).ignores_items and self.is_world_process_zero():
+            logger.warning(
+                "%s ignores num_items_in_batch: with gradient_accumulation_steps=%d the stock step, which Standard() "
+                "leaves alone, has %d times the loss and gradient of one batch; all other methods divide by the items "
+                "of the whole group",
+                type(core).__name__,
+                steps,
+                steps,
+            )
 
     def _at_epoch_begin(self, control: Any) -> None:
         self._epoch = math.floor((self.state.epoch or 0) + 1e-6)
@@ -490,14 +516,15 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
+        plan = {"planned": self._planned}
         process = self.args.process_index, self.args.world_size
-        save_method(self.method, Path(output_dir), asdict(self.passes) | spent, *process)
+        save_method(self.method, Path(output_dir), asdict(self.passes) | spent | plan, *process)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
             before = len(method_files(Path(checkpoint)))
-            if before != self.args.world_size and self.is_world_process_zero():
+            if before not in (0, self.args.world_size) and self.is_world_process_zero():
                 logger.warning(
                     "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
                     "their samples belong to now; what is left of an epoch that had begun comes in another order",
@@ -505,8 +532,10 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
                     before,
                     self.args.world_size,
                 )
+            self._anew = not tally
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
+            self._planned = tally.get("planned")
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
 

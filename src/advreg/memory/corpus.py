@@ -24,6 +24,7 @@ class Corpus:
         fingerprint: a hash of every token and label of every sample, to notice that the data changed.
         part: which samples these are; none: all there are.
         checksum: another hash, of all samples of all processes, that is the same however many there are.
+        items: number of predicted items of each sample, (n,): 1, or its labelled tokens; ``None`` without labels.
     """
 
     lengths: Mapping[str, Tensor]
@@ -32,6 +33,7 @@ class Corpus:
     fingerprint: str
     part: Shard | None = None
     checksum: str = ""
+    items: Tensor | None = None
 
     def __len__(self) -> int:
         return next(iter(self.lengths.values())).shape[0]

@@ -39,7 +39,7 @@ from advreg.methods.base import (
     option,
     register,
 )
-from advreg.methods.options import AscentOptions
+from advreg.methods.options import AscentOptions, plain
 
 Refresh = Literal["epoch", "sweep"]
 NeighbourScope = Literal["all", "shard"]
@@ -110,6 +110,7 @@ class Arch(AscentOptions, Method):
     _checksum: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
     _begun: int | None = field(default=None, init=False, repr=False)  # the first epoch that the cache sees whole
+    _epoch: int = field(default=-1, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +136,8 @@ class Arch(AscentOptions, Method):
             return
         if self.refresh == "sweep":
             raise ValueError("share_last_pass must be off with refresh='sweep': a sweep has no pass to train on")
+        if self.ramp != "constant":
+            raise ValueError(f"share_last_pass must be off with ramp='{self.ramp}': at weight 0 no ascent is shared")
         if self.weight == 0 or self.ascent_steps == 0:
             raise ValueError(
                 f"share_last_pass must be off with weight {self.weight} and ascent_steps {self.ascent_steps}: "
@@ -166,7 +169,7 @@ class Arch(AscentOptions, Method):
         place = self._place(corpus, rows, device)
         self._cache = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint, self._checksum = corpus.fingerprint, corpus.checksum
-        self._swept_at = self._shared_at = -1
+        self._swept_at = self._shared_at = self._epoch = -1
         self._begun = None
         self._neighbours, self._shared, self._similarity = None, None, []
         if count < shard.size:
@@ -217,11 +220,15 @@ class Arch(AscentOptions, Method):
 
     def begin_memory(self, epoch: float) -> None:
         """Refresh what is left of this epoch and the whole next one; a sweep fills the cache at once."""
-        self._begun = math.floor(epoch + _ROUNDING) if self.refresh == "sweep" else math.ceil(epoch - _ROUNDING)
+        if self.start_at > 0:
+            self._epoch = math.ceil(epoch - _ROUNDING) - 1  # an epoch that is under way does not count
+        else:
+            self._begun = math.floor(epoch + _ROUNDING) if self.refresh == "sweep" else math.ceil(epoch - _ROUNDING)
 
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
         """With ``refresh="sweep"`` renew the cache; with several processes exchange what was renewed."""
-        self._begin(clock)
+        if not self._has_begun(clock):
+            return
         due = self.schedule.due(clock.epoch)
         if due and self.refresh == "sweep" and self._swept_at != clock.epoch:  # if not resumed in mid-epoch
             self._sweep(task, clock, fetch, progress)
@@ -229,11 +236,6 @@ class Arch(AscentOptions, Method):
         if self._shared is not None and self._shared_at != renewed_at and (not due or self.refresh == "sweep"):
             self._shared.gather()
             self._shared_at = renewed_at
-
-    def _begin(self, clock: Clock) -> None:
-        """An empty cache is filled in the first epoch that it sees, whatever its number."""
-        if self._begun is None:
-            self._begun = clock.epoch
 
     def _sweep(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None) -> None:
         """Renew the perturbations of the cache set, and of no other sample, in one go."""
@@ -256,10 +258,11 @@ class Arch(AscentOptions, Method):
         return torch.cat(parts)
 
     def concerns(self, epochs: float) -> Sequence[str]:
-        every = self.refresh_every
+        every, ascent = self.refresh_every, self.ascent.concerns()
         if every is None or every < epochs or epochs <= 1:
-            return ()
+            return ascent
         return (
+            *ascent,
             f"refresh_every={every} is not reached in {epochs:g} epochs: the perturbations of the first one are kept "
             "to the end, and stale ones gained nothing where it was measured; try "
             f"refresh_every={round(epochs / 3) or 1}, or None if they are meant to be cached once",
@@ -275,13 +278,14 @@ class Arch(AscentOptions, Method):
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
-        self._begin(clock)
+        if not self._has_begun(clock):
+            return plain(task, batch)
         ids = task.sample_ids(batch)
         with task.dropout(self.dropout):
             if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-                report = self.descend(task, batch, clean, perturbed, delta)
+                report = self.descend(task, batch, clock, clean, perturbed, delta)
             elif self.share_last_pass:
                 report = self._refresh_shared(task, batch, ids, clock)
             else:
@@ -289,12 +293,19 @@ class Arch(AscentOptions, Method):
         measures = {**report.measures, "cache_staleness": float(clock.epoch - self.schedule.last(clock.epoch))}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
+    def _has_begun(self, clock: Clock) -> bool:
+        """Whether the memory has begun: with the first epoch whose first step comes after ``start_at``."""
+        if self._begun is None and clock.epoch != self._epoch and self.onset.begun(clock):
+            self._begun = clock.epoch
+        self._epoch = clock.epoch
+        return self._begun is not None
+
     def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """Find Δ_i, blend it into the cache, train on the result (algorithm 1)."""
         clean = task.logits(batch)
         found = self.worst_case(task, batch, clean)
         delta = self.cache.write(ids, found, self.ema, self.ball, clock.epoch)
-        return self.descend(task, batch, clean, task.peek(batch, delta), delta)
+        return self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
 
     def _refresh_shared(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """The same with the S-th ascent's pass trained on: one forward and one backward less. Not in the paper.
@@ -303,7 +314,7 @@ class Arch(AscentOptions, Method):
         """
         clean = task.logits(batch)
         point = self.worst_case(task, batch, clean, self.ascent_steps - 1).leaf()
-        report = self.descend(task, batch, clean, task.peek(batch, point), point)
+        report = self.descend(task, batch, clock, clean, task.peek(batch, point), point)
         one = torch.ones((), device=clean.device, requires_grad=True)  # its gradient: how backward scales the loss
         per_sample = self.weight / task.items(batch)
 
@@ -348,8 +359,11 @@ class Arch(AscentOptions, Method):
             tensors |= {f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()}
         facts = {"fingerprint": self._fingerprint, "checksum": self._checksum}
         facts |= {"rank": str(shard.rank), "world": str(shard.world)}
-        facts |= {"begun": str(self._begun)} if self._begun else {}
-        return MethodState(tensors, facts | ({"swept_at": str(self._swept_at)} if self.refresh == "sweep" else {}))
+        if self.refresh == "sweep":
+            facts["swept_at"] = str(self._swept_at)
+        if self._begun != 0:
+            facts |= {"begun": "" if self._begun is None else str(self._begun), "epoch": str(self._epoch)}
+        return MethodState(tensors, facts)
 
     def load_state(self, state: MethodState) -> None:
         self._require_same_data("fingerprint", self._fingerprint, state)
@@ -358,8 +372,10 @@ class Arch(AscentOptions, Method):
             for stream, slots in _under("neighbours.", state.tensors).items():
                 self._neighbours.slots[stream].copy_(slots)
         self._swept_at = int(state.facts.get("swept_at", -1))
-        self._begun = int(state.facts.get("begun", 0))
+        begun = state.facts.get("begun", "0")
+        self._begun = int(begun) if begun else None
         self._shared_at = -1
+        self._epoch = int(state.facts.get("epoch", -1))
 
     def redealt(self, states: Iterable[MethodState]) -> MethodState:
         """Every sample's perturbation goes to the process the sample belongs to now, and so do its neighbours.

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hin
 import torch
 from torch import Tensor
 
-from advreg.core.divergence import Divergence
-from advreg.core.perturbation import Perturbation
+from advreg.core.divergence import Divergence, Prediction
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
 from advreg.health import MemoryHealth
@@ -44,8 +44,14 @@ class Task(Protocol):
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
-    def pair(self, batch: Batch, delta: Perturbation, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise."""
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
+
+        A :class:`Cut` in place of δ sets embeddings to 0. With ``None`` the two differ by their dropout masks alone.
+        The task loss is then of f(x), or with ``both_losses`` the mean of both.
+        """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
@@ -56,6 +62,12 @@ class Task(Protocol):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
 
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The label for each row of logits, and which rows have one: (B,) or (B, T)."""
+
+    def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
+        """What the head predicts: one of several classes, several labels at once, or a value."""
+
     def items(self, batch: Batch) -> Tensor:
         """The denominator of the task loss: samples, or target tokens, of the whole accumulation group."""
 
@@ -63,6 +75,9 @@ class Task(Protocol):
         self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
     ) -> Tensor:
         """ℓ_v summed (not averaged) over the predicted items of the batch; padding excluded."""
+
+    def masks(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Real tokens of each stream, (B, T)."""
 
     def zeros(self, batch: Batch) -> Perturbation:
         """δ = 0 for this batch."""
@@ -84,6 +99,9 @@ class Task(Protocol):
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained parameters by name."""
+
+    def has_dropout(self) -> bool:
+        """Whether two training passes over the same batch differ."""
 
     def head(self) -> torch.nn.Linear:
         """The last linear layer of the prediction head."""
@@ -234,6 +252,11 @@ class Method(ABC):
     def health(self) -> MemoryHealth | None:
         """How what it remembers is doing; to be asked once, when training has ended."""
         return None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a run with these settings needs :meth:`state` to go on exactly."""
+        return type(self).state is not Method.state
 
     def state(self) -> MethodState:
         """What must be in a checkpoint for the next step to be exactly the same."""

@@ -12,7 +12,7 @@ from advreg.core.ascent import Ascent, StepRule
 from advreg.core.ball import Ball, Norm, Scope
 from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
+from advreg.core.schedule import Clock, Onset
 from advreg.methods.base import (
     Backward,
     Batch,
@@ -26,6 +26,7 @@ from advreg.methods.base import (
     option,
     register,
 )
+from advreg.methods.options import START_AT, plain
 
 
 @register("freeat")
@@ -57,6 +58,7 @@ class FreeAT(Method):
     step_size: float = option(0.01, "η, size of a step of δ")
     step_rule: StepRule = option("sign", "step along the sign of g, or g/‖g‖ (normalised)")
     dropout: Dropout = option("fresh", "dropout masks of the replays: fresh, shared or off")
+    start_at: float = option(0.0, START_AT)
     _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class FreeAT(Method):
         if self.step_rule == "gradient":
             raise ValueError("step_rule must be sign or normalised for freeat, got 'gradient': its gradient is scaled")
         check_choice("dropout", self.dropout, get_args(Dropout))
-        self.ball, self.ascent  # built once to refuse bad values here and not in training  # noqa: B018
+        self.ball, self.ascent, Onset(self.start_at)  # built once to refuse bad values here and not in training
 
     @property
     def ball(self) -> Ball:
@@ -82,6 +84,8 @@ class FreeAT(Method):
                 "freeat updates the weights between replays; pass step(..., update=...), a function that takes an "
                 "optimizer step and clears the gradients"
             )
+        if not Onset(self.start_at).begun(clock):
+            return plain(task, batch)
         self._held.append((batch, task.zeros(batch)))
         if not clock.closes_group:
             nothing = torch.zeros((), device=self._held[-1][1].device)
@@ -108,11 +112,11 @@ class FreeAT(Method):
         before = torch.zeros((), device=group[-1][1].device)
         with task.accumulating():
             for batch, delta in group[:-1]:
-                loss = task.loss_at(batch, delta)
+                loss = task.loss_at(batch, delta.leaf())
                 backward(loss)
                 before = before + loss.detach()
         batch, delta = group[-1]
-        return before + task.loss_at(batch, delta)
+        return before + task.loss_at(batch, delta.leaf())
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

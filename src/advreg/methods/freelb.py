@@ -11,7 +11,7 @@ from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
+from advreg.core.schedule import Clock, Onset
 from advreg.methods.base import (
     Backward,
     Batch,
@@ -25,6 +25,7 @@ from advreg.methods.base import (
     option,
     register,
 )
+from advreg.methods.options import START_AT, plain
 
 
 @register("freelb")
@@ -53,9 +54,10 @@ class FreeLB(Method):
     step_size: float = option(0.1, "η, size of an ascent step, along the normalised gradient")
     start_scale: float = option(0.05, "magnitude of the start U(−1, 1)·magnitude/√(L·D)")
     dropout: Dropout = option("shared", "dropout masks of the passes of a step: shared, fresh or off")
+    start_at: float = option(0.0, START_AT)
 
     def __post_init__(self) -> None:
-        self.ball, self.ascent  # built once to refuse bad values here and not in training  # noqa: B018
+        self.ball, self.ascent, Onset(self.start_at)  # built once to refuse bad values here and not in training
         check_not_negative("start_scale", self.start_scale)
         check_choice("dropout", self.dropout, get_args(Dropout))
 
@@ -70,6 +72,8 @@ class FreeLB(Method):
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not Onset(self.start_at).begun(clock):
+            return plain(task, batch)
         points = 1 + self.ascent_steps
         delta = self.draw(task.zeros(batch))
         before = torch.zeros((), device=delta.device)  # the losses of the points already propagated
@@ -81,7 +85,7 @@ class FreeLB(Method):
                     backward(loss)
                 before = before + loss.detach()
                 delta = self.ascent.move(point, point.collected(), self.ball)
-            total = before + task.loss_at(batch, delta) / points
+            total = before + task.loss_at(batch, delta.leaf()) / points
         return StepReport(total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -13,30 +14,82 @@ from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import Batch, Dropout, StepReport, Task, option
+
+START_AT = "share of the planned updates before which the step is standard training"
+
+
+def plain(task: Task, batch: Batch) -> StepReport:
+    """What standard training minimises."""
+    loss = task.loss_at(batch)
+    return StepReport(loss, loss.detach())
 
 
 @dataclass
-class PenaltyOptions:
-    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
+class WeightOptions:
+    """The weight λ of a penalty over the course of a training."""
 
     weight: float = option(1.0, "λ, weight of the penalty")
+    start_at: float = option(0.0, START_AT)
+    ramp: Ramp = option("constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does")
+
+    def __post_init__(self) -> None:
+        check_not_negative("weight", self.weight)
+        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
+
+    @property
+    def onset(self) -> Onset:
+        return Onset(self.start_at, self.ramp)
+
+    def weight_at(self, clock: Clock) -> float:
+        """λ at this time."""
+        return self.onset.weight(self.weight, clock)
+
+    def total(
+        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
+    ) -> StepReport:
+        """L + λ · penalty, to be descended."""
+        loss = task_loss + self.weight_at(clock) * penalty
+        return StepReport(loss, task_loss.detach(), penalty.detach(), measures or {})
+
+
+@dataclass
+class TargetOptions(WeightOptions):
+    """A penalty towards constant targets from earlier epochs; the first epoch has none."""
+
+    normalise: bool = option(False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty")
+
+    def weight_at(self, clock: Clock) -> float:
+        weight = super().weight_at(clock)
+        return weight if clock.epoch > 0 else 0.0
+
+    def total(
+        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
+    ) -> StepReport:
+        report = super().total(task_loss, penalty, clock, measures)
+        return replace(report, loss=report.loss / (1 + self.weight_at(clock))) if self.normalise else report
+
+
+@dataclass
+class PenaltyOptions(WeightOptions):
+    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
+
     divergence: Divergence = option("kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions")
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
     dropout: Dropout = option("fresh", "dropout masks of the passes of a step: fresh, shared or off")
 
     def __post_init__(self) -> None:
-        check_not_negative("weight", self.weight)
+        super().__post_init__()
         check_choice("divergence", self.divergence, get_args(Divergence))
         check_choice("dropout", self.dropout, get_args(Dropout))
 
-    def descend(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor, delta: Perturbation) -> StepReport:
+    def descend(
+        self, task: Task, batch: Batch, clock: Clock, clean: Tensor, perturbed: Tensor, delta: Perturbation
+    ) -> StepReport:
         """L + λ ℓ_v, to be descended."""
-        task_loss = task.loss(clean, batch)
         penalty = self.penalty(task, batch, clean, perturbed)
-        loss = task_loss + self.weight * penalty
-        measures = {"delta_norm": delta.sentence_norm().mean()}
-        return StepReport(loss, task_loss.detach(), penalty.detach(), measures)
+        return self.total(task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()})
 
     def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""

@@ -13,7 +13,7 @@ from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import PenaltyOptions
+from advreg.methods.options import PenaltyOptions, plain
 
 Noise = Literal["uniform", "normal"]
 
@@ -58,10 +58,12 @@ class R3F(PenaltyOptions, Method):
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
         delta = self.draw(task.zeros(batch))
         with task.dropout(self.dropout):
             clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(task, batch, clean, perturbed, delta)
+            return self.descend(task, batch, clock, clean, perturbed, delta)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,7 @@ from advreg.core.checks import check_not_negative, check_share
 from advreg.core.divergence import Divergence
 from advreg.core.schedule import Clock
 from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
-from advreg.methods.options import AscentOptions
+from advreg.methods.options import AscentOptions, plain
 
 
 @register("smart")
@@ -48,13 +49,18 @@ class Smart(AscentOptions, Method):
     def needs_whole_weights(self) -> str:
         return "proximal_weight" if self.proximal_weight > 0 else ""
 
+    def concerns(self, epochs: float) -> Sequence[str]:
+        return self.ascent.concerns()
+
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
         with task.dropout(self.dropout):
             clean = task.logits(batch)
             delta = self.worst_case(task, batch, clean)
-            report = self.descend(task, batch, clean, task.peek(batch, delta), delta)
+            report = self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
             if self.proximal_weight == 0:
                 return report
             proximal = self.proximal(task, batch, clean)
@@ -80,6 +86,10 @@ class Smart(AscentOptions, Method):
     @property
     def memory_bytes(self) -> int:
         return sum(value.numel() * value.element_size() for value in self._average.values())
+
+    @property
+    def remembers(self) -> bool:
+        return self.proximal_weight > 0
 
     def state(self) -> MethodState:
         return MethodState(dict(self._average))

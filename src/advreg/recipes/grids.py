@@ -41,6 +41,13 @@ _PAPER_METHODS: Mapping[str, Values] = {
     "freelb": {"ascent_steps": [2, 3], "step_size": [0.03, 0.1]},
     "freeat": {"replays": [2, 3], "radius": [1e-3, 1e-2]},
 }
+# The consistency methods are tuned over λ; at 10 the target has 10/11 of the weight of the label.
+_CONSISTENCY: Mapping[str, Values] = {
+    "rdrop": {"weight": [1.0, 3.0]},
+    "simcut": {"weight": [1.0, 3.0]},
+    "temporal": {"weight": [1.0, 3.0, 10.0]},
+    "ols": {"weight": [1.0, 3.0, 10.0]},
+}
 # Around the preset "fine-tuning". Balls from 0.1 to 1 made no difference in our study; FreeLB learns CoLA in one of
 # 0.02, and nothing in one of 0.1 (docs/results).
 _TUNED_COMMON: Values = {
@@ -54,6 +61,7 @@ _TUNED_METHODS: Mapping[str, Values] = {
     "r3f": {"weight": [1.0, 3.0]},
     "freelb": {"radius": [0.02, 0.1], "ascent_steps": [2, 3]},
     "freeat": {"radius": [1e-3, 1e-2], "replays": [2, 3]},
+    **_CONSISTENCY,
 }
 # The small model starts from nothing: other rates suit it, and a ball that moves its predictions.
 _SMALL_COMMON: Values = {
@@ -67,6 +75,7 @@ _SMALL_METHODS: Mapping[str, Values] = {
     "r3f": {"noise_scale": [0.01, 0.1, 0.3], "weight": [0.5, 1.0]},
     "freelb": {"radius": [0.003, 0.01, 0.03]},
     "freeat": {"radius": [1e-4, 1e-3]},
+    **_CONSISTENCY,
 }
 # The paper tunes nothing on translation: around its settings, which are the preset.
 _TRANSLATION_COMMON: Values = {"learning_rate": [5e-4, 1e-3, 2e-3], "model_dropout": [0.1, 0.3]}
@@ -76,6 +85,9 @@ _TRANSLATION_METHODS: Mapping[str, Values] = {
     "r3f": {"weight": [0.5, 1.0, 2.0], "noise_scale": [1e-3, 1e-2]},
     "freelb": {"ascent_steps": [2, 3], "step_size": [0.03, 0.1]},
     "freeat": {"replays": [2, 3], "radius": [1e-3, 1e-2]},
+    "rdrop": {"weight": [1.0, 2.5]},
+    "simcut": {"weight": [1.0, 3.0]},
+    "temporal": {"weight": [1.0, 3.0, 10.0]},
 }
 
 

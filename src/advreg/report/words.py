@@ -9,6 +9,10 @@ _METHODS = {
     "freelb": "FreeLB",
     "smart": "SMART",
     "r3f": "R3F",
+    "rdrop": "R-Drop",
+    "simcut": "SimCut",
+    "temporal": "Cached prediction",
+    "ols": "Online label smoothing",
     "arch": "ARCH",
 }
 TASK_NAMES = {

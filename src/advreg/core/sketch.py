@@ -1,0 +1,241 @@
+"""A prediction in few bytes: what is kept of a row of logits, and the divergence of a later prediction from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from advreg.core.divergence import Prediction, as_two_classes, divergence, row_parts, widen
+
+Parts = dict[str, Tensor]
+"""What is kept of N rows: tensors (N, …) by name."""
+
+Kind = Literal["auto", "whole", "lumped", "drawn"]
+
+WHOLE_AT_MOST = 512
+"""Predictions with at most this number of outputs are kept whole by default."""
+_SHORT = 2**16  # entries that two bytes can number
+
+
+class Sketch(ABC):
+    """How rows of logits are kept."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
+        """The numbers that are kept of a row and their type, by name."""
+
+    @abstractmethod
+    def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
+        """What to keep of these rows, (N, V), given ``draws`` uniform numbers for each, (N, draws)."""
+
+    @abstractmethod
+    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
+        """KL(q ‖ p) of each row, (N,), with q from the kept parts and p from the logits; the squared error for values.
+
+        Rows that were never written hold zeros, and give a finite number.
+        """
+
+    draws = 0
+    blends = False
+    """Whether two rows can be averaged."""
+
+
+def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
+    """The sketch that was asked for; ``"auto"`` keeps few outputs whole, and of a vocabulary the likeliest entries."""
+    if prediction == "value":
+        return Values(outputs)
+    if kind == "whole" or (kind == "auto" and outputs <= WHOLE_AT_MOST):
+        return Whole(outputs, prediction)
+    if prediction == "labels":
+        raise ValueError(f"sketch must be whole for several labels at once, got '{kind}': they have no tail; use whole")
+    if top > outputs:
+        raise ValueError(f"top must be at most the {outputs} outputs of the model, got {top}; use sketch='whole'")
+    return Drawn(outputs, top, draws) if kind == "drawn" else Lumped(outputs, top)
+
+
+@dataclass(frozen=True)
+class Values(Sketch):
+    """The outputs of a regression, unchanged."""
+
+    outputs: int
+    blends = True
+
+    @property
+    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
+        return {"values": (self.outputs, torch.float32)}
+
+    def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
+        return {"values": logits.float()}
+
+    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
+        return divergence(parts["values"], logits, "kl", "value")
+
+
+@dataclass(frozen=True)
+class Whole(Sketch):
+    """The probabilities of all outputs; for several labels at once, two per label: yes and no."""
+
+    outputs: int
+    prediction: Prediction = "classes"
+    blends = True
+
+    @property
+    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
+        return {"probabilities": (self.outputs * (2 if self.prediction == "labels" else 1), torch.float16)}
+
+    def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
+        rows = as_two_classes(logits) if self.prediction == "labels" else logits
+        return {"probabilities": F.softmax(widen(rows), dim=-1).flatten(1)}
+
+    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
+        rows = as_two_classes(logits) if self.prediction == "labels" else logits
+        kept = _wide(parts["probabilities"], rows).view(rows.shape)
+        found = divergence(log_of(kept), rows, "kl", "classes")
+        return found.sum(-1) if self.prediction == "labels" else found
+
+
+@dataclass(frozen=True)
+class Lumped(Sketch):
+    """The k likeliest entries, and the mass of all others as one outcome: k + 1 outcomes, a lower bound of the KL."""
+
+    outputs: int
+    top: int
+
+    @property
+    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
+        entry = torch.int16 if self.outputs <= _SHORT else torch.int32
+        return {"entries": (self.top, entry), "likeliest": (self.top, torch.float16), "rest": (1, torch.float16)}
+
+    def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
+        found = [self._encode(*rows) for rows in zip(row_parts(logits), row_parts(uniforms, logits), strict=True)]
+        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+
+    def _encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
+        entries = logits.topk(self.top, dim=-1, sorted=False).indices
+        probabilities = F.softmax(widen(logits), dim=-1)
+        likeliest = probabilities.gather(-1, entries)
+        tail = probabilities.scatter_(-1, entries, 0.0)
+        return self._kept(entries, likeliest, tail, uniforms)
+
+    def _kept(self, entries: Tensor, likeliest: Tensor, tail: Tensor, uniforms: Tensor) -> Parts:
+        return {"entries": entries, "likeliest": likeliest, "rest": tail.sum(-1, keepdim=True)}
+
+    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
+        likeliest, rest = _normalised(parts, logits)
+        entries = _long(parts["entries"])
+        logits_of_rest = log_sum_of_others(logits, entries)
+        at = widen(logits.gather(-1, entries))
+        total = torch.logaddexp(at.logsumexp(-1), logits_of_rest)
+        crossed = (likeliest * (at - total[:, None])).sum(-1) + rest * (logits_of_rest - total)
+        return _negative_entropy(likeliest).sum(-1) + _negative_entropy(rest) - crossed
+
+
+@dataclass(frozen=True)
+class Drawn(Lumped):
+    """The k likeliest entries, and m of the others drawn in proportion to p, each of them for 1/m of their mass.
+
+    Unbiased: E[− Σ_top q_v log p_v − (rest / m) Σ_drawn log p_v] = − Σ_v q_v log p_v. Draws are stratified: each comes
+    from its own m-th part of the distribution, which is never noisier than independent draws. The divergence of one row
+    may be below 0.
+    """
+
+    draws: int
+
+    @property
+    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
+        fields = super().fields
+        return {**fields, "drawn": (self.draws, fields["entries"][1]), "entropy": (1, torch.float16)}
+
+    def _kept(self, entries: Tensor, likeliest: Tensor, tail: Tensor, uniforms: Tensor) -> Parts:
+        kept = super()._kept(entries, likeliest, tail, uniforms)
+        entropy = -(_negative_entropy(likeliest).sum(-1) + _negative_entropy(tail).sum(-1))
+        strata = torch.arange(self.draws, device=uniforms.device)
+        drawn = inverse_cumulative(tail, (strata + uniforms) / self.draws)
+        return {**kept, "drawn": drawn, "entropy": entropy[:, None]}
+
+    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
+        likeliest, rest = _normalised(parts, logits)
+        entries, drawn = _long(parts["entries"]), _long(parts["drawn"])
+        at = widen(logits.gather(-1, torch.cat([entries, drawn], -1)))
+        total = torch.logaddexp(at[:, : self.top].logsumexp(-1), log_sum_of_others(logits, entries))
+        weights = torch.cat([likeliest, (rest / self.draws)[:, None].expand(drawn.shape)], -1)
+        crossed = (weights * (at - total[:, None])).sum(-1)
+        return -_wide(parts["entropy"], logits)[:, 0] - crossed
+
+
+def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Entries drawn in proportion to the weights, (N, V), one for each uniform number, (N, m)."""
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1:]
+    below = torch.nextafter(total, torch.zeros_like(total))  # the product may round up to the total
+    points = torch.minimum(uniforms.to(weights.dtype) * total, below)
+    return torch.searchsorted(cumulative, points, right=True).clamp_max(weights.shape[-1] - 1)
+
+
+def log_sum_of_others(logits: Tensor, entries: Tensor) -> Tensor:
+    """log Σ exp z_v over all v but the entries, for each row: (N, V) and (N, k) → (N,). Very low if none is left.
+
+    Autograd saves no copy of the logits.
+    """
+    found: Tensor = _LogSumOfOthers.apply(logits, entries)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _LogSumOfOthers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, entries: Tensor) -> Tensor:
+        parts = zip(row_parts(logits), row_parts(entries, logits), strict=True)
+        sums = torch.cat([_without(*part).logsumexp(-1) for part in parts])
+        sums = sums.clamp_min(torch.finfo(sums.dtype).min)
+        ctx.save_for_backward(logits, entries, sums)
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        logits, entries, sums = ctx.saved_tensors
+        slope = torch.empty_like(logits)
+        parts = (row_parts(values, logits) for values in (slope, logits, entries, sums, upstream))
+        for target, *part, total, above in zip(*parts, strict=True):
+            target.copy_((_without(*part) - total[:, None]).exp_().mul_(above[:, None]))
+        return slope, None
+
+
+def _without(logits: Tensor, entries: Tensor) -> Tensor:
+    """A copy, at least float32, in which these entries are −∞."""
+    return widen(logits).scatter(-1, entries, -torch.inf)
+
+
+def _normalised(parts: Parts, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities of the likeliest entries, (N, k), and of the rest, (N,), rescaled to sum to 1."""
+    likeliest, rest = _wide(parts["likeliest"], logits), _wide(parts["rest"], logits)[:, 0]
+    total = (likeliest.sum(-1) + rest).clamp_min(torch.finfo(rest.dtype).tiny)
+    return likeliest / total[:, None], rest / total
+
+
+def _wide(kept: Tensor, logits: Tensor) -> Tensor:
+    """In the precision of the comparison with these logits: at least float32."""
+    return kept.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _negative_entropy(probabilities: Tensor) -> Tensor:
+    """p log p of each entry, 0 where p is."""
+    return torch.xlogy(probabilities, probabilities)
+
+
+def log_of(probabilities: Tensor) -> Tensor:
+    """log p, and a very low number where p is 0."""
+    return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def _long(entries: Tensor) -> Tensor:
+    """Entries as indices: two-byte entries are stored as signed numbers."""
+    return entries.long() & (_SHORT - 1) if entries.dtype == torch.int16 else entries.long()
