@@ -69,7 +69,7 @@ class Head:
     def _is_the_library_s(self) -> bool:
         """Whether forward pass and loss function are transformers' own, or liger's equivalents of them."""
         replaced = "_loss_function" in vars(self._core) or _patched(self._core)
-        own_loss = type(self._core).loss_function is PreTrainedModel.loss_function
+        own_loss = getattr(type(self._core), "loss_function", None) is PreTrainedModel.loss_function
         return own_loss and not replaced and _forward_of(self._core).__module__.startswith(("transformers.", "liger_"))
 
     @cached_property

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import IterableDataset
+from transformers import DataCollatorWithFlattening
 
 from advreg.hf.capability import refusal
 from advreg.hf.injection import bare
@@ -33,6 +34,7 @@ def _lacks(trainer: Any) -> Iterator[Lack]:
     yield from _of_arguments(trainer)
     yield from _of_model(bare(trainer.model))
     yield from _of_data(getattr(trainer.train_dataset, "samples", trainer.train_dataset))
+    yield from _of_collator(trainer)
 
 
 def _of_arguments(trainer: Any) -> Iterator[Lack]:
@@ -41,7 +43,8 @@ def _of_arguments(trainer: Any) -> Iterator[Lack]:
         if size > 1:
             yield "perturbation", f"{name} parallelism splits samples over {size} processes", "turn it off"
     if trainer.neftune_noise_alpha is not None:
-        reason = f"the noise of neftune_noise_alpha={trainer.neftune_noise_alpha} would enter the penalty"
+        reason = f"neftune_noise_alpha={trainer.neftune_noise_alpha} adds its own noise to the embeddings"
+        yield "perturbation", reason, "leave neftune_noise_alpha out"
         yield "predictions", reason, "leave neftune_noise_alpha out"
 
 
@@ -55,7 +58,7 @@ def _of_model(core: Any) -> Iterator[Lack]:
     with suppress(AttributeError, NotImplementedError):
         embeddings = core.get_input_embeddings()
     if embeddings is None or not hasattr(getattr(embeddings, "base_layer", embeddings), "weight"):
-        yield "perturbation", f"{name} has no token embeddings to perturb", ""
+        yield "perturbation", f"{name}.get_input_embeddings() gives no token embeddings to perturb", ""
     if not hasattr(core, "can_generate"):
         yield "predictions", f"{name} is not a PreTrainedModel, so what it predicts is not known", ""
     if name.endswith(_OTHER_HEADS):
@@ -66,3 +69,12 @@ def _of_data(data: Any) -> Iterator[Lack]:
     if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         reason = f"train_dataset must have a length and items by index, got {type(data).__name__}"
         yield "ids", reason, "load it whole"
+
+
+def _of_collator(trainer: Any) -> Iterator[Lack]:
+    collator = trainer.data_collator
+    flattens = isinstance(getattr(collator, "collator", collator), DataCollatorWithFlattening)
+    if flattens or getattr(collator, "padding_free", False):
+        is_packing = getattr(trainer.args, "packing", False)
+        remedy = 'set packing_strategy="wrapped"' if is_packing else "take a collator that pads"
+        yield "ids", "the collator makes one row of several samples", remedy

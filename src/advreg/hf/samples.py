@@ -17,10 +17,22 @@ class SamplesMixin(_Any):  # type: ignore[misc]
     data_collator: Any
 
     def _identify(self) -> None:
-        """Give every training sample its index as a stable id, and the collator what takes it to the batch."""
+        """Give every training sample its index as a stable id, and the collator what takes it to the batch.
+
+        A loader that is not stock's may not take the result; it gets the data as given, unless ids are needed.
+        """
+        is_required = "ids" in self.method.needs
+        if not (is_required or self._loads_as_stock()):
+            return
         if not isinstance(self.data_collator, IdCollator):  # another one since the Trainer was made
             self.data_collator = IdCollator(self.data_collator, Limits.of(self.model) if self.method.needs else None)
-        self.train_dataset = identified(self.train_dataset, required="ids" in self.method.needs)
+        self.train_dataset = identified(self.train_dataset, is_required)
+
+    def _loads_as_stock(self) -> bool:
+        """Whether training batches come from a loader of transformers."""
+        kinds = (kind for kind in type(self).__mro__ if "get_train_dataloader" in vars(kind))
+        modules = (kind.__module__ for kind in kinds)
+        return next(name for name in modules if not name.startswith("advreg.")).startswith("transformers.")
 
     def _samples(self) -> Any:
         """The training set without the columns that the Trainer removes."""

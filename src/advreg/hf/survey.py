@@ -14,6 +14,7 @@ from torch import Tensor
 
 from advreg.core.checks import check_whole
 from advreg.core.shard import Shard
+from advreg.hf.capability import refusal
 from advreg.hf.data import Sized, in_batches
 from advreg.hf.head import IGNORED
 from advreg.hf.injection import bare, find_sites
@@ -163,10 +164,8 @@ def _check_size(shard: Shard) -> None:
 
 def _check_rows(found: int, expected: int) -> None:
     if found != expected:
-        raise ValueError(
-            f"the collator must make one row of each sample, got {found} rows of {expected} samples; "
-            "split long samples before training and not in the collator"
-        )
+        reason = f"the collator must make one row of each sample, got {found} rows of {expected} samples"
+        raise refusal("ids", reason, "split long samples before training and not in the collator")
 
 
 def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:

@@ -270,6 +270,11 @@ class ModelTask:
         default = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in kinds)
         return bool(getattr(self.core, "accepts_loss_kwargs", default))
 
+    @cached_property
+    def _requires_labels(self) -> bool:
+        labels = inspect.signature(self.core.forward).parameters.get("labels")
+        return labels is not None and labels.default is inspect.Parameter.empty
+
     def honours_items(self, batch: Batch) -> bool:
         """Whether the loss of the forward pass is divided by a given number of items.
 
@@ -394,8 +399,20 @@ class ModelTask:
     def widths(self, batch: Batch) -> dict[str, int]:
         """Width D of the embeddings of each stream; the first call also proves that δ reaches every stream."""
         if not self._widths:
-            self._widths = {stream: output.shape[-1] for stream, output in self.look(batch).items()}
+            seen = self.look(batch)
+            self._require_layout(batch, seen)
+            self._widths = {stream: output.shape[-1] for stream, output in seen.items()}
         return self._widths
+
+    def _require_layout(self, batch: Batch, seen: Mapping[str, Tensor]) -> None:
+        """Refuse embeddings that are not (B, T, D) for token ids (B, T)."""
+        inputs = self.inputs(batch)
+        for stream, output in seen.items():
+            read = inputs.get("decoder_input_ids") if stream == "decoder" else None
+            shape = tuple((inputs["input_ids"] if read is None else read).shape)
+            if tuple(output.shape[:-1]) != shape:
+                reason = f"{type(self.core).__name__} has embeddings {tuple(output.shape)} for token ids {shape}"
+                raise refusal("perturbation", reason, "name a module that outputs (B, T, D) as site=")
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
         try:
@@ -471,6 +488,8 @@ class ModelTask:
     def look(self, batch: Batch) -> dict[str, Tensor]:
         """The unperturbed embeddings each stream's δ is added to, by one silent pass that leaves no trace."""
         inputs = self.inputs(batch)
+        if self._requires_labels:
+            inputs["labels"] = batch["labels"]
         with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():  # noqa: SIM117
             with self.injection.watching() as seen:
                 self.model(**inputs)
