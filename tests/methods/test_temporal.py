@@ -336,6 +336,13 @@ def test_a_step_before_the_data_were_seen_is_refused() -> None:
         step(create("temporal"), ModelTask(exact("bert")), batch_of("bert"))
 
 
+def test_packed_rows_are_refused_by_name() -> None:
+    method, task, batch = made("gpt2-lm")
+    row = {name: value.reshape(1, -1) for name, value in batch.items() if name != "sample_id"}
+    with pytest.raises(ValueError, match="got 4 samples packed into 1 rows; turn packing off"):
+        step(method, task, {**row, "sample_id": batch["sample_id"]})
+
+
 def test_an_ensemble_of_sketches_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ensemble must be 0 with sketch='drawn', got 0.5: .* use sketch='whole'"):
         create("temporal", sketch="drawn", ensemble=0.5)

@@ -46,8 +46,8 @@ class Temporal(TargetOptions, Method):
     ensemble: float = option(0.0, "a, weight of the earlier predictions in the cached one; whole predictions only")
     sketch: Kind = option(
         "auto",
-        "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the rest; drawn: these and "
-        "a sample of the rest; auto: whole up to 512 outputs, else lumped",
+        "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the rest; drawn: these "
+        "and a sample of the rest; auto: whole up to 512 outputs, else lumped",
     )
     top: int = option(8, "k, likeliest entries in a sketch")
     draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
@@ -83,7 +83,7 @@ class Temporal(TargetOptions, Method):
         task_loss = task.loss(logits, batch)
         sketch = self._sketch_of(task, logits, batch)
         store = self._store = self._store or self._new_store(sketch)
-        found = store.find(task.sample_ids(batch), *task.targets(batch))
+        found = store.find(self._ids(task, batch, logits), *task.targets(batch))
         rows, kept = logits.flatten(0, -2), store.read(found)
         weight = self.weight_at(clock)
         penalty = torch.zeros_like(task_loss)
@@ -93,6 +93,16 @@ class Temporal(TargetOptions, Method):
         self._remember(store, sketch, found, kept, rows.detach())
         measures = {"cache_hits": found.known.float().mean(), "cache_changed": found.changed.float().sum()}
         return self.total(task_loss, penalty, clock, measures)
+
+    def _ids(self, task: Task, batch: Batch, logits: Tensor) -> Tensor:
+        """Sample ids, one for each row."""
+        ids = task.sample_ids(batch)
+        if len(ids) != len(logits):
+            raise ValueError(
+                f"temporal needs a row for each sample, got {len(ids)} samples packed into {len(logits)} rows; turn "
+                "packing off"
+            )
+        return ids
 
     def _sketch_of(self, task: Task, logits: Tensor, batch: Batch) -> Sketch:
         """The form in which these predictions are cached."""
