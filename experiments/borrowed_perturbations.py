@@ -34,10 +34,11 @@ from advreg.hf.architectures import build_translator
 from advreg.hf.averaging import set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches
 from advreg.hf.data import IdCollator, Identified
+from advreg.hf.head import IGNORED
 from advreg.hf.run import device_name, quiet_libraries
 from advreg.hf.subwords import SPECIAL
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import IGNORED, ModelTask
+from advreg.hf.task import ModelTask
 from advreg.hf.translator import Translator, positions_of
 from advreg.memory.corpus import Corpus
 from advreg.methods import create, preset

@@ -36,9 +36,9 @@ from transformers import TrainerCallback
 
 from advreg.hf.attention import for_any_shape, short_attention
 from advreg.hf.compiling import compile_layers
+from advreg.hf.head import IGNORED
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.run import device_name, quiet_libraries, report_steps
-from advreg.hf.task import IGNORED
 from advreg.hf.translator import TranslationJob, TranslationTrainer
 from advreg.recipes.translation import Plan, load_parallel, make_job, prepare_data
 from advreg.recipes.translation_settings import TranslationSettings

@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 
 from advreg.core import ball
 from advreg.core.schedule import Clock
+from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.methods import Method, StepReport
@@ -164,25 +165,27 @@ def watched(model: nn.Module) -> Iterator[list[Pass]]:
     """Every pass over the model, and the δ that came out of its embedding modules, whoever put it there.
 
     A hook of ours would run before one that is registered later, and miss it; so the modules' `__call__` is wrapped.
+    For the same reason a pass is noticed at its first embeddings and not where it enters the model.
     """
     passes: list[Pass] = []
-    rows = lambda _, __, inputs: passes.append(Pass(len(inputs["input_ids"])))  # noqa: E731
-    handle = model.register_forward_pre_hook(rows, with_kwargs=True)
     modules = sites(model)
     classes = {stream: type(module) for stream, module in modules.items()}
-    for stream, module in modules.items():
-        module.__class__ = _listening(type(module), stream, passes)
+    for number, (stream, module) in enumerate(modules.items()):
+        module.__class__ = _listening(type(module), stream, passes, begins=number == 0)
     try:
         yield passes
     finally:
-        handle.remove()
         for stream, module in modules.items():
             module.__class__ = classes[stream]
 
 
-def _listening(plain: type[nn.Module], stream: str, passes: list[Pass]) -> type[nn.Module]:
+def _listening(plain: type[nn.Module], stream: str, passes: list[Pass], begins: bool) -> type[nn.Module]:
+    """A module that notes its output; the first of a model also notes that a pass begins."""
+
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         output: Tensor = plain.__call__(self, *args, **kwargs)
+        if begins:
+            passes.append(Pass(len(output)))
         with torch.no_grad():
             passes[-1].deltas[stream] = output.detach() - plain.forward(self, *args, **kwargs)
         return output
@@ -308,15 +311,8 @@ class Copies:
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
     """Make dropout a function of what it is applied to and of the copy in :meth:`ModelTask.pair`, so that it follows a
     sample wherever a batch puts it. The model must be made by :func:`dropping`."""
-    copies, fused, pair, forward = Copies(), ModelTask._fused, ModelTask.pair, ModelTask._forward
+    copies, pair = Copies(), ModelTask.pair
     passes: list[int] = []  # of the pair under way
-
-    def fused_noted(*args: Any) -> Any:
-        copies.is_fused = True
-        try:
-            return fused(*args)
-        finally:
-            copies.is_fused = False
 
     def pair_noted(*args: Any, **ways: Any) -> Any:
         passes[:] = [0]
@@ -325,15 +321,22 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         finally:
             passes.clear()
 
-    def forward_noted(*args: Any) -> Any:
-        with copies.of(min(1, sum(passes))):
-            passes[:] = [count + 1 for count in passes]
-            return forward(*args)
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def pass_noted(*args: Any, **ways: Any) -> Any:
+            copies.is_fused = bool(ways.get("doubled") or ways.get("both_losses"))
+            try:
+                with copies.of(min(1, sum(passes))):
+                    passes[:] = [count + 1 for count in passes]
+                    return make(*args, **ways)
+            finally:
+                copies.is_fused = False
+
+        return pass_noted
 
     patch.setattr(torch.nn.functional, "dropout", copies.dropped)
-    patch.setattr(ModelTask, "_fused", fused_noted)
     patch.setattr(ModelTask, "pair", pair_noted)
-    patch.setattr(ModelTask, "_forward", forward_noted)
+    for name in ("_train_pass", "_forward"):
+        patch.setattr(ModelTask, name, noted(getattr(ModelTask, name)))
     return copies
 
 
@@ -395,6 +398,11 @@ def within(mode: Any, work: Any) -> Any:
 def reads_in_training(trainer: Any) -> int:
     """How often a value is read off a tensor in a whole training; what looks at batches on the host is left out."""
     everywhere, on_host, collator = Reads(), Reads(), trainer.data_collator
-    trainer.data_collator = lambda rows: within(on_host, lambda: collator(rows))
+
+    class Watched(IdCollator):
+        def __call__(self, features: Any) -> Any:
+            return within(on_host, lambda: IdCollator.__call__(self, features))
+
+    trainer.data_collator = Watched(collator.collator, collator.limits)
     within(everywhere, trainer.train)
     return everywhere.count - on_host.count

@@ -321,6 +321,12 @@ def test_the_environment_knows_the_commit_and_whether_files_were_changed(
     assert capture_environment()["git"] == {"of": "working directory", "commit": commit, "dirty": True}
     monkeypatch.setenv("ADVREG_COMMIT", "abc1234")
     assert capture_environment()["git"] == {"of": "ADVREG_COMMIT", "commit": "abc1234", "dirty": None}
+    for state, dirty in (("clean", False), ("dirty", True)):
+        monkeypatch.setenv("ADVREG_TREE", state)
+        assert capture_environment()["git"] == {"of": "ADVREG_COMMIT", "commit": "abc1234", "dirty": dirty}
+    monkeypatch.setenv("ADVREG_TREE", "tidy")
+    with pytest.raises(RecordError, match="ADVREG_TREE must be clean or dirty, got 'tidy'; correct it or leave it out"):
+        capture_environment()
 
 
 def test_a_machine_without_git_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:

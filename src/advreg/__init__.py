@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
+    from advreg.hf.capability import UnsupportedError
     from advreg.hf.data import IdCollator, Identified
     from advreg.hf.survey import survey
     from advreg.hf.task import ModelTask
@@ -36,6 +37,7 @@ _HOMES = {
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
     "Temporal": "advreg.methods",
+    "UnsupportedError": "advreg.hf.capability",
     "create": "advreg.methods",
     "survey": "advreg.hf.survey",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "Smart",
     "Standard",
     "Temporal",
+    "UnsupportedError",
     "create",
     "survey",
 ]

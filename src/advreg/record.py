@@ -45,8 +45,10 @@ __all__ = [
     "load_as",
     "now",
     "save_as",
+    "seal_line",
     "stays_inside",
     "sync_folder",
+    "unseal_line",
     "write_text",
 ]
 
@@ -60,6 +62,7 @@ Status = Literal["running", "finished", "failed"]
 _UNEDITED = "records are not edited by hand: restore the file or repeat the run"
 _BLANK_CHECKSUM = "0" * 64
 _LATER = {"later": True}  # marks a field that was thought of later: see later()
+_TREE_STATES = {"": None, "clean": False, "dirty": True}  # of ADVREG_TREE
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
 
 
@@ -271,23 +274,37 @@ def load_as(path: str | os.PathLike[str], cls: type[R]) -> R:
     return _unseal(Path(path), build)
 
 
+def seal_line(record: RunRecord) -> str:
+    """The record as one line of text, sealed as a file is; see :mod:`advreg.record_log`."""
+    return _seal(_plain(_shallow(record), "", False), compact=True)
+
+
+def unseal_line(line: str) -> RunRecord:
+    """The record that :func:`seal_line` wrote; :class:`RecordError` for anything but a whole, unedited one."""
+    return _checked(line, _from_payload)
+
+
 def _unseal(path: Path, build: Callable[[Any], R]) -> R:
     """The record in a file whose checksum holds, made of its JSON by ``build``."""
     try:
         # CRLF: a checkout may have converted the line ends; inside strings they are escaped
-        text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
-        payload = _parse(text)
-        checksum = payload.pop("checksum", None) if isinstance(payload, dict) else None
-        record = build(payload)
-        if not isinstance(checksum, str) or not re.fullmatch(r"[0-9a-f]{64}", checksum):
-            raise RecordError(f"must be 64 hexadecimal digits, got {_shown(checksum)}", _UNEDITED, field="checksum")
-        if _digest(text.replace(checksum, _BLANK_CHECKSUM, 1)) != checksum:
-            raise RecordError("does not match the content", _UNEDITED, field="checksum")
-        return record
+        return _checked(path.read_bytes().decode("utf-8").replace("\r\n", "\n"), build)
     except UnicodeDecodeError as error:
         raise RecordError(f"is not UTF-8 ({error.reason} at byte {error.start})", _UNEDITED, path=path) from None
     except RecordError as error:
         raise error.at(path) from None
+
+
+def _checked(text: str, build: Callable[[Any], R]) -> R:
+    """The record in a text whose checksum holds."""
+    payload = _parse(text)
+    checksum = payload.pop("checksum", None) if isinstance(payload, dict) else None
+    record = build(payload)
+    if not isinstance(checksum, str) or not re.fullmatch(r"[0-9a-f]{64}", checksum):
+        raise RecordError(f"must be 64 hexadecimal digits, got {_shown(checksum)}", _UNEDITED, field="checksum")
+    if _digest(text.replace(checksum, _BLANK_CHECKSUM, 1)) != checksum:
+        raise RecordError("does not match the content", _UNEDITED, field="checksum")
+    return record
 
 
 def load_all(folder: str | os.PathLike[str], pattern: str = "*.json") -> list[RunRecord]:
@@ -331,10 +348,11 @@ def _version(package: str) -> str | None:
 def _git_state() -> dict[str, Any] | None:
     """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg is installed.
 
-    ``ADVREG_COMMIT`` says it of a copy whose history stayed elsewhere.
+    ``ADVREG_COMMIT`` names it for a copy whose history stayed elsewhere, ``ADVREG_TREE`` the state of the tree that
+    was copied: ``clean`` or ``dirty``.
     """
     if said := os.environ.get("ADVREG_COMMIT"):
-        return {"of": "ADVREG_COMMIT", "commit": said, "dirty": None}
+        return {"of": "ADVREG_COMMIT", "commit": said, "dirty": _TREE_STATES[_tree_state()]}
     package = Path(__file__).resolve().parent
     candidates = [] if "site-packages" in package.parts else [("advreg", package)]
     for where, folder in [*candidates, ("working directory", Path.cwd())]:
@@ -344,6 +362,13 @@ def _git_state() -> dict[str, Any] | None:
             changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
             return {"of": where, "commit": commit, "dirty": None if changes is None else bool(changes)}
     return None
+
+
+def _tree_state() -> str:
+    state = os.environ.get("ADVREG_TREE", "")
+    if state not in _TREE_STATES:
+        raise RecordError(f"must be clean or dirty, got {state!r}", "correct it or leave it out", field="ADVREG_TREE")
+    return state
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -415,11 +440,12 @@ def _without_paths(text: str) -> str:
     return _WINDOWS_PATH.sub(r"…/\1", _POSIX_PATH.sub(r"…/\1", text))
 
 
-def _seal(payload: Mapping[str, Any]) -> str:
+def _seal(payload: Mapping[str, Any], compact: bool = False) -> str:
     """The file's text, with the checksum of itself (taken with the checksum blank) as its first entry."""
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     try:
         body = {"checksum": _BLANK_CHECKSUM, **payload}
-        text = json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, **layout) + "\n"
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits
         raise RecordError(f"cannot be written as JSON ({error})", "leave the value out") from None
     return text.replace(_BLANK_CHECKSUM, _digest(text), 1)

@@ -22,9 +22,10 @@ from advreg.hf.attention import short_attention
 from advreg.hf.compiling import compile_layers, compiled
 from advreg.hf.decoding import Decoding, decode
 from advreg.hf.finite import NonFiniteLossError
+from advreg.hf.head import IGNORED, cross_entropy
 from advreg.hf.masks import PADDED, padding_of
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import IGNORED, SAMPLE_ID, ModelTask, cross_entropy
+from advreg.hf.task import SAMPLE_ID, ModelTask
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype

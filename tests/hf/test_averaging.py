@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from advreg.hf.averaging import Snapshots, average_weights, set_weights, weights_of
+from advreg.hf.averaging import MovingAverage, Snapshots, average_weights, set_weights, weights_of
 from tiny_models import tiny, tiny_batch
 
 
@@ -95,3 +95,30 @@ def test_what_came_after_a_checkpoint_is_forgotten(tmp_path: Path) -> None:
 def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no weights; the run was never validated"):
         Snapshots(tmp_path / "none", 3).best()
+
+
+def test_a_moving_average_follows_its_formula_and_is_in_place_within_only() -> None:
+    model = torch.nn.Linear(3, 2)
+    average, expected = MovingAverage(0.5), [weight.detach().clone() for weight in model.parameters()]
+    for update in range(1, 8):
+        if update > 1:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.add_(torch.randn_like(weight))
+        decay = min(0.5, (1 + update) / (10 + update))
+        expected = [
+            decay * mean + (1 - decay) * w.detach() for mean, w in zip(expected, model.parameters(), strict=True)
+        ]
+        average.update(model)
+    trained = [weight.detach().clone() for weight in model.parameters()]
+    with average.in_place(model):
+        for weight, mean in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(weight.detach(), mean)
+    assert all(torch.equal(weight, before) for weight, before in zip(model.parameters(), trained, strict=True))
+
+
+def test_a_moving_average_refuses_a_decay_that_is_none_and_to_be_used_before_training() -> None:
+    with pytest.raises(ValueError, match=r"decay must be above 0 and below 1, got 1\.0; usual are"):
+        MovingAverage(1.0)
+    with pytest.raises(ValueError, match="there is no average yet"), MovingAverage(0.9).in_place(torch.nn.Linear(1, 1)):
+        pass

@@ -16,9 +16,10 @@ from transformers import Seq2SeqTrainingArguments, TrainerCallback
 from advreg import Arch
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.hf.checkpoint import last_whole_checkpoint
-from advreg.hf.data import IdCollator, Identified
+from advreg.hf.data import IdCollator, Identified, Numbered
+from advreg.hf.head import IGNORED
 from advreg.hf.masks import PADDED
-from advreg.hf.task import IGNORED, SAMPLE_ID
+from advreg.hf.task import SAMPLE_ID
 from advreg.methods.base import Method
 from advreg.methods.standard import Standard
 from tiny_models import tiny
@@ -72,7 +73,7 @@ def test_a_loader_gathers_pairs_and_their_ids() -> None:
     pairs, rows = some_pairs(12), [[3, 1, 7], [0, 11]]
     collate = IdCollator(PairCollator(PAD, START))
     for number, batch in enumerate(DataLoader(Identified(pairs), batch_sampler=rows, collate_fn=collate)):
-        expected = collate([Identified(pairs)[index] for index in rows[number]])
+        expected = collate([Numbered(pairs[index], index) for index in rows[number]])
         assert batch["sample_id"].tolist() == rows[number]
         assert batch.keys() == expected.keys()
         assert batch[PADDED] == expected[PADDED]
@@ -85,7 +86,7 @@ def test_a_collator_that_knows_nothing_of_gathered_pairs_gets_them_one_by_one() 
         Identified(some_pairs(6)), batch_sampler=[[4, 2]], collate_fn=IdCollator(lambda rows: collate(rows))
     )
     (batch,) = loader
-    expected = IdCollator(collate)([Identified(some_pairs(6))[index] for index in (4, 2)])
+    expected = IdCollator(collate)([Numbered(some_pairs(6)[index], index) for index in (4, 2)])
     assert torch.equal(batch["input_ids"], expected["input_ids"])
     assert batch["sample_id"].tolist() == [4, 2]
 
@@ -360,7 +361,7 @@ def test_what_is_cached_of_a_sample_is_on_its_own_tokens_in_any_company(tmp_path
     found: dict[tuple[str, int], torch.Tensor] = {}
     for batch in (
         *trainer.get_train_dataloader(),
-        trainer.data_collator([trainer.train_dataset[i] for i in range(40)]),
+        trainer.data_collator(trainer.train_dataset.__getitems__(list(range(40)))),
     ):
         like = trainer.task.zeros(batch)
         delta = method.cache.read(batch[SAMPLE_ID], like)

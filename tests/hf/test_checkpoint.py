@@ -72,8 +72,11 @@ def test_a_method_that_remembers_nothing_has_a_file_too(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"holds no {METHOD_FILE}; it was not saved by advreg, or with save_only"):
+    with pytest.raises(CheckpointError, match=r"it holds no trainer_state\.json; it is no checkpoint"):
         load_method(Standard(), tmp_path)
+    seal(tmp_path, "one")
+    with pytest.raises(CheckpointError, match=f"holds no {METHOD_FILE}, as with save_only_model"):
+        load_method(Remembering(), tmp_path)
 
 
 def test_another_method_or_other_options_are_refused_naming_what_changed(tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_warning_names_the_file(
         f"checkpoint-{step} is not used" for step in (13, 12)
     ]
     assert re.search(told, caplog.records[0].getMessage())
-    with pytest.raises(CheckpointError, match=f"checkpoint-13 cannot be used: .*{told}"):
+    with pytest.raises(CheckpointError, match=f"valid checkpoint at .*checkpoint-13: .*{told}"):
         require_whole(tmp_path / "checkpoint-13")
     require_whole(whole)
 

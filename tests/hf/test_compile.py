@@ -225,7 +225,7 @@ def test_a_model_that_was_traced_before_its_hooks_came_is_not_trained_without_th
 def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
     pair, batch = Compiled("bert", "eager"), batch_of("bert")
     task = pair.task
-    inputs = task._inputs(batch)
+    inputs = task.inputs(batch)
     with pytest.raises(InjectionError, match="was called 2 times"), task.injection.adding(noise_of(task, batch)):
         [task.wrapped(**inputs) for _ in range(2)]
     with pytest.raises(InjectionError, match="must have the embeddings' shape"):

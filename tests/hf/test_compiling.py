@@ -14,8 +14,9 @@ from advreg.core.divergence import divergence
 from advreg.hf import task as tasks
 from advreg.hf.compiling import compile_layers, compiled, layers_of, not_compiled
 from advreg.hf.decoding import Decoding, decode
+from advreg.hf.head import cross_entropy
 from advreg.hf.injection import is_compiled
-from advreg.hf.task import ModelTask, constant_parameters, cross_entropy
+from advreg.hf.task import ModelTask, constant_parameters
 from advreg.methods import create
 from observe import batch_of, close, exact, gradients, step
 from tiny_models import tiny

@@ -1,16 +1,21 @@
 """Sample ids around any collator, and batches that the model cannot take."""
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import datasets
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import BertForTokenClassification
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+from transformers import BatchEncoding, BertForTokenClassification
 
-from advreg.hf.data import IdCollator, Identified, Limits, in_batches
+from advreg.hf.data import IdCollator, Identified, Limits, identified, in_batches
 from observe import Padded, features_of
 from tiny_models import ENCODER_DECODERS, FAMILIES, LABELS, POSITIONS, tiny, tiny_batch
 
@@ -20,17 +25,116 @@ ROWS = features_of(tiny_batch("bert", batch=10))
 # ---- ids
 
 
-@pytest.mark.parametrize("data", [ROWS, datasets.Dataset.from_list(ROWS)])
-def test_items_carry_their_index_and_the_data_stays_as_it_was(data: Any) -> None:
-    found = Identified(data)
+class Column(list[Any]):
+    """A data set with attributes of its own."""
+
+    column_names = ("input_ids", "labels")
+
+
+class Triple(NamedTuple):
+    """A sample that is no mapping."""
+
+    input_ids: list[int]
+    labels: int
+    weight: float = 1.0
+
+
+@dataclass
+class Sample:
+    """Another one."""
+
+    input_ids: list[int]
+    labels: int
+
+
+KINDS: dict[str, Any] = {
+    "mapping": ROWS,
+    "arrow": datasets.Dataset.from_list(ROWS),
+    "torch format": datasets.Dataset.from_list(ROWS).with_format("torch", dtype=torch.float32),
+    "some columns": datasets.Dataset.from_list([{**row, "text": "a"} for row in ROWS]).with_format(
+        columns=["input_ids", "labels"]
+    ),
+    "transform": datasets.Dataset.from_list(ROWS).with_transform(dict),
+    "batch encoding": [BatchEncoding(row) for row in ROWS],
+    "tuple": [Triple(**row) for row in ROWS],
+    "dataclass": [Sample(**row) for row in ROWS],
+    "parts": ConcatDataset([Column(ROWS[:4]), Column(ROWS[4:])]),
+    "a part": Subset(Column([*ROWS, *ROWS]), range(10)),
+}
+
+
+def plain(sample: Any) -> dict[str, Any]:
+    """The tokens and the label of a sample of any kind."""
+    fields = sample if isinstance(sample, Mapping) else {n: getattr(sample, n) for n in ("input_ids", "labels")}
+    return {name: torch.as_tensor(value).long().tolist() for name, value in fields.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_of_any_kind_reach_the_collator_as_they_are_with_their_index_beside_them(
+    kind: str, workers: int
+) -> None:
+    data = KINDS[kind]
+
+    def collate(rows: Sequence[Any]) -> dict[str, Any]:
+        kinds = {type(row) for row in rows}
+        assert kinds == {type(data[0])}
+        assert not any("sample_id" in (row if isinstance(row, Mapping) else vars(Sample)) for row in rows)
+        return {"rows": torch.tensor([plain(row)["input_ids"][0] for row in rows])}
+
+    loader: Any = DataLoader(
+        Identified(data), batch_size=4, shuffle=True, collate_fn=IdCollator(collate), num_workers=workers
+    )
+    found = {
+        int(number): int(row) for batch in loader for number, row in zip(batch["sample_id"], batch["rows"], strict=True)
+    }
+    assert found == {number: row["input_ids"][0] for number, row in enumerate(ROWS)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dataset_with_ids_is_otherwise_the_dataset(kind: str) -> None:
+    data, found = KINDS[kind], Identified(KINDS[kind])
     assert len(found) == 10
-    assert [found[index] for index in range(10)] == [{**row, "sample_id": index} for index, row in enumerate(ROWS)]
-    assert "sample_id" not in data[3]
+    assert [plain(found[number]) for number in range(10)] == ROWS
+    assert type(found[3]) is type(data[3])
+    assert [plain(row) for row in found] == ROWS
+    for name in ("column_names", "features", "datasets", "indices"):
+        assert getattr(found, name, "none") == getattr(data, name, "none")
+    assert not hasattr(found, "no_such_thing")
+    assert [plain(row) for row in pickle.loads(pickle.dumps(found))] == ROWS
 
 
-def test_a_column_of_that_name_is_refused() -> None:
+def test_a_column_of_a_dataset_with_ids_is_the_dataset_s() -> None:
+    found = Identified(datasets.Dataset.from_list(ROWS))
+    assert list(found["labels"]) == [row["labels"] for row in ROWS]
+    assert found[2:4]["labels"] == [row["labels"] for row in ROWS[2:4]]
+
+
+def test_samples_are_taken_together_where_the_dataset_gives_them_together() -> None:
+    data = datasets.Dataset.from_list(ROWS)
+    with patch.object(data, "__getitems__", wraps=data.__getitems__, create=True) as together:
+        list(in_batches(Identified(data), IdCollator(Padded(0)), 5))
+    assert [call.args for call in together.call_args_list] == [([0, 1, 2, 3, 4],), ([5, 6, 7, 8, 9],)]
+
+
+@pytest.mark.parametrize("data", [[{"input_ids": [5], "sample_id": 3}], [{"input_ids": [5], "sample_id": "q"}]])
+def test_a_column_of_that_name_is_refused_by_methods_with_a_memory_alone(data: list[Any]) -> None:
+    for kind in (data, datasets.Dataset.from_list(data)):
+        with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
+            identified(kind, required=True).__getitems__([0])
+        assert identified(kind).__getitems__([0]) == data
     with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
-        Identified([{"input_ids": [5], "sample_id": 3}])[0]
+        Identified(data).__getitems__([0])
+    assert IdCollator(lambda rows: {"ids": rows[0]["sample_id"]})(data) == {"ids": data[0]["sample_id"]}
+
+
+def test_a_dataset_gets_its_ids_once_and_one_without_a_length_gets_none() -> None:
+    whole = identified(ROWS, required=True)
+    assert identified(whole, required=True).samples is ROWS
+    assert identified(whole).samples is ROWS
+    stream = datasets.Dataset.from_list(ROWS).to_iterable_dataset()
+    for data in (stream, iter(ROWS), None):
+        assert identified(data) is data
 
 
 def test_ids_survive_shuffling() -> None:
@@ -47,21 +151,61 @@ def test_ids_survive_shuffling() -> None:
     assert sorted(seen) == list(range(10))
 
 
-def test_a_collator_never_sees_the_ids_nor_does_it_change_the_samples() -> None:
-    seen: list[set[str]] = []
+@pytest.mark.parametrize("kind", [dict, BatchEncoding])
+def test_a_collator_never_sees_the_ids_nor_does_it_change_the_samples(kind: Any) -> None:
+    seen: list[Any] = []
 
-    def collator(features: list[dict[str, Any]]) -> dict[str, Tensor]:
-        seen.extend(set(feature) for feature in features)
+    def collator(features: list[Any]) -> dict[str, Tensor]:
         for feature in features:
+            seen.append((type(feature), set(feature)))
             feature.pop("labels")  # a collator may take its rows apart
         return {"input_ids": torch.zeros(len(features), 3)}
 
-    samples = [{"input_ids": [5], "labels": 1, "sample_id": index} for index in (7, 2)]
-    batch = IdCollator(collator)(samples)
-    assert seen == [{"input_ids", "labels"}] * 2
+    samples = [kind({"input_ids": [5], "labels": 1}) for _ in range(8)]
+    batch = IdCollator(collator)(Identified(samples).__getitems__([7, 2]))
+    assert seen == [(kind, {"input_ids", "labels"})] * 2
     assert batch["sample_id"].tolist() == [7, 2]
     assert batch["sample_id"].dtype == torch.int64
-    assert samples == [{"input_ids": [5], "labels": 1, "sample_id": index} for index in (7, 2)]
+    assert samples == [kind({"input_ids": [5], "labels": 1}) for _ in range(8)]
+
+
+def test_a_batch_keeps_its_type_and_the_collator_its_batch() -> None:
+    made = BatchEncoding({"input_ids": torch.zeros(2, 3)})
+    batch = IdCollator(lambda rows: made)(Identified(ROWS).__getitems__([0, 1]))
+    assert type(batch) is BatchEncoding
+    assert "sample_id" in batch
+    assert "sample_id" not in made
+    for other in ((torch.zeros(2), torch.ones(2)), [made]):
+        assert IdCollator(lambda rows, other=other: other)(Identified(ROWS).__getitems__([0])) is other  # type: ignore[misc]
+
+
+@dataclass
+class Masking(Padded):
+    """A collator with settings."""
+
+    tokenizer: str = "a tokenizer"
+    share: float = 0.15
+
+    def describe(self) -> str:
+        return f"{self.tokenizer}, {self.share}"
+
+
+def test_the_settings_of_a_collator_can_be_read_and_set_through_the_ids() -> None:
+    inner = Masking(0)
+    collator: Any = IdCollator(inner, Limits(3, None))
+    assert collator.tokenizer == "a tokenizer"
+    assert not hasattr(collator, "no_such_thing")
+    collator.share = 0.3
+    assert inner.share == 0.3
+    assert collator.describe() == "a tokenizer, 0.3"
+    assert (collator.collator, collator.limits) == (inner, Limits(3, None))
+    for again in (copy.copy(collator), copy.deepcopy(collator), pickle.loads(pickle.dumps(collator))):
+        assert again.describe() == "a tokenizer, 0.3"
+        assert again(ROWS[:2])["input_ids"].shape[0] == 2
+    loader: Any = DataLoader(
+        Identified(ROWS), batch_size=5, collate_fn=collator, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert [batch["sample_id"].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
 def test_samples_without_ids_make_a_batch_without() -> None:
@@ -109,9 +253,9 @@ def test_good_labels_pass_ignored_ones_and_scores_too(labels: Any) -> None:
 
 
 def test_the_collator_checks_what_it_made() -> None:
-    rows = [{**ROWS[0], "labels": 5, "sample_id": 4}]
+    rows = [*ROWS[:4], {**ROWS[0], "labels": 5}]
     with pytest.raises(ValueError, match="sample id 4 has the label 5"):
-        IdCollator(Padded(0), Limits(3, None))(rows)
+        IdCollator(Padded(0), Limits(3, None))(Identified(rows).__getitems__([2, 4]))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +275,24 @@ def test_classes_are_those_of_a_classification_head(settings: dict[str, Any], cl
 def test_word_classifiers_have_classes_and_language_models_have_none() -> None:
     assert Limits.of(BertForTokenClassification(tiny("bert").config)).classes == LABELS
     assert {Limits.of(tiny(family)).classes for family in (*ENCODER_DECODERS, "gpt2-lm", "llama-lm")} == {None}
+
+
+def test_a_model_without_a_config_has_no_limits() -> None:
+    """A module of a user's own around an encoder, whatever its name."""
+
+    class WordClassification(torch.nn.Module):
+        pass
+
+    assert Limits.of(WordClassification()) == Limits(None, None)
+    named = WordClassification()
+    named.config = SimpleNamespace(hidden_size=8)  # type: ignore[assignment]
+    assert Limits.of(named) == Limits(None, None)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([30, 31]), ["q-30", "q-31"], [30, 31]])
+def test_a_sample_is_named_by_whatever_ids_a_batch_has(ids: Any) -> None:
+    with pytest.raises(ValueError, match=r"^sample id (q-)?31 has the label 9"):
+        Limits(3, None).check({"labels": torch.tensor([0, 9]), "sample_id": ids})
 
 
 # ---- lengths

@@ -202,6 +202,9 @@ def test_another_number_of_processes_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CheckpointError, match=r"under DeepSpeed by 1 processes, got 2, .*; start as many"):
         require_readable(saved(tmp_path), engaged=True)
+    for file in tmp_path.glob("advreg_*"):
+        file.unlink()
+    require_readable(tmp_path, engaged=True)  # of the stock Trainer, whose processes DeepSpeed itself counts
 
 
 def test_the_trainer_looks_at_a_checkpoint_before_it_resumes_and_before_it_takes_the_best(

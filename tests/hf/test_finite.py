@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +45,19 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def report(loss: float) -> StepReport:
     return StepReport(torch.tensor(loss), torch.tensor(loss))
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ({"sample_id": torch.tensor([5, 3])}, r"\[5, 3\]"),
+        ({"sample_id": ["q-5", "q-3"]}, r"\['q-5', 'q-3'\]"),
+        ({"labels": torch.zeros(2)}, "unknown"),
+    ],
+)
+def test_samples_are_named_by_whatever_ids_a_batch_has(batch: dict[str, Any], told: str) -> None:
+    with pytest.raises(NonFiniteLossError, match=rf"step 7 \(epoch 2\), sample ids {told}"):
+        Update(7, 2, reports=[(batch, report(torch.nan))]).refuse(None)
 
 
 def update_of(*losses: float) -> Update:
@@ -139,11 +153,13 @@ def test_the_optimizer_is_given_back_without_a_flag(slow: None, tmp_path: Path) 
 def test_the_host_waits_for_nothing_but_the_flag_of_the_update_before(slow: None, tmp_path: Path) -> None:
     quiet = {"size": 40, "save_strategy": "no", "logging_strategy": "no"}
     few, many = (
-        reads_in_training(tiny_trainer(tmp_path / str(updates), create("standard"), max_steps=updates, **quiet))
+        reads_in_training(
+            tiny_trainer(tmp_path / str(updates), create("freeat", replays=1), max_steps=updates, **quiet)
+        )
         for updates in (3, 9)
     )
     assert many - few == 9 - 3
-    waiting = tiny_trainer(tmp_path / "waiting", create("standard"), max_steps=9, optim="sgd", **quiet)
+    waiting = tiny_trainer(tmp_path / "waiting", create("freeat", replays=1), max_steps=9, optim="sgd", **quiet)
     assert reads_in_training(waiting) > many
 
 

@@ -48,7 +48,7 @@ def assert_same_up_to_rounding(one: dict[str, Tensor], other: dict[str, Tensor])
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])
-@pytest.mark.parametrize("name", ["standard", "freelb", "arch"])
+@pytest.mark.parametrize("name", ["r3f", "freelb", "arch"])
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(
     name: str, clip: float, tmp_path: Path
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_gradient_that_is_not_finite_in_a_replay_of_freeat_stops_the_run_too(t
 
 def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
     trainer = tiny_trainer(
-        tmp_path, create("standard"), callbacks=[BadGradient(1)], per_device_train_batch_size=2,
+        tmp_path, create("r3f"), callbacks=[BadGradient(1)], per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
     )  # fmt: skip
     batches: list[int] = []
@@ -86,17 +86,17 @@ def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
 
 def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_named(tmp_path: Path) -> None:
     trainer = tiny_trainer(
-        tmp_path, create("standard"), per_device_train_batch_size=2, gradient_accumulation_steps=4, save_strategy="no"
+        tmp_path, create("r3f"), per_device_train_batch_size=2, gradient_accumulation_steps=4, save_strategy="no"
     )
     batches: list[list[int]] = []
-    step = trainer.method.step
+    objective = trainer.method.objective
 
     def spoilt(task: Any, batch: Any, *rest: Any) -> StepReport:
         batches.append(batch["sample_id"].tolist())
-        report = step(task, batch, *rest)
+        report = objective(task, batch, *rest)
         return replace(report, loss=torch.tensor(torch.inf)) if len(batches) == 2 else report
 
-    trainer.method.step = spoilt
+    trainer.method.objective = spoilt
     with pytest.raises(NonFiniteLossError) as caught:
         trainer.train()
     assert f"the loss is inf at step 0 (epoch 0), sample ids {batches[1]}: task loss" in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_a
     counts = []
     for steps in (1, 4):
         trainer = tiny_trainer(
-            tmp_path / str(steps), create("standard"), per_device_train_batch_size=8 // steps, max_steps=1,
+            tmp_path / str(steps), create("freeat", replays=1), per_device_train_batch_size=8 // steps, max_steps=1,
             gradient_accumulation_steps=steps, logging_nan_inf_filter=False, save_strategy="no",
         )  # fmt: skip
         counts.append(reads_in_training(trainer))
@@ -115,8 +115,9 @@ def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_a
 
 
 def test_dropout_is_on_again_after_an_evaluation_of_what_a_wrapper_holds(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, create("standard"), save_strategy="no")
+    trainer = tiny_trainer(tmp_path, create("r3f"), save_strategy="no")
     wrapper = Wrapper(trainer.model)
+    trainer.current_gradient_accumulation_steps = 1  # as the stock loop sets it
     trainer.model.eval()
     assert wrapper.training
     batch = next(iter(trainer.get_train_dataloader()))
@@ -136,7 +137,7 @@ class Wrapper(nn.Module):
 
 
 def test_arithmetic_is_estimated_as_by_the_stock_trainer(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, create("standard"))
+    trainer = tiny_trainer(tmp_path, create("r3f"))
     inputs = {"input_ids": torch.ones(3, 7, dtype=torch.int64)}
     assert trainer.floating_point_ops(inputs) == Trainer.floating_point_ops(trainer, inputs) > 0
     assert trainer.floating_point_ops({}) == Trainer.floating_point_ops(trainer, {}) == 0
@@ -151,7 +152,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
         model = exact()
         callbacks = [Weights(), *([] if step is None else [BadGradient(step)])]
         trainer = tiny_trainer(
-            tmp_path / str(step), create("standard"), model, callbacks=callbacks, on_non_finite="skip",
+            tmp_path / str(step), create("r3f"), model, callbacks=callbacks, on_non_finite="skip",
             max_grad_norm=clip, weight_decay=0.1, save_steps=4,
         )  # fmt: skip
         trainer.method.updated = lambda task, method=trainer.method: updates.update([id(method)])
@@ -165,7 +166,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
     assert not same_end(skipping[3], skipping[2])  # and on
     assert all(bool(torch.isfinite(value).all()) for value in skipping[3].values())
     assert re.search(r"not finite at step 2 \(epoch 1\), sample ids \[[\d, ]+\]; the update is skipped", caplog.text)
-    again = tiny_trainer(tmp_path / "3", create("standard"), exact(), num_train_epochs=3, on_non_finite="skip")
+    again = tiny_trainer(tmp_path / "3", create("r3f"), exact(), num_train_epochs=3, on_non_finite="skip")
     again.train(resume_from_checkpoint=True)
     assert again.skipped == 1  # it is counted on
 
@@ -179,6 +180,8 @@ def test_a_loss_that_is_not_finite_is_skipped_if_asked_by_every_method(name: str
     assert trainer.skipped == 1
     assert trainer.state.global_step == 4
     assert all(bool(torch.isfinite(value).all()) for value in end_of(trainer).values())
+    if name == "standard":
+        return  # the stock trainer's log has the loss alone
     told = [line["task_loss"] for line in trainer.state.log_history if "task_loss" in line]
     assert len(told) == 3  # none of the step that was skipped
     assert all(map(torch.isfinite, map(torch.tensor, told)))
@@ -201,9 +204,9 @@ class Bias(TrainerCallback):  # type: ignore[misc]
                 model.classifier.bias.copy_(self.kept)
 
 
-def test_on_non_finite_is_one_of_two_words(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"on_non_finite must be one of .*stop.*skip.*, got 'ignore'"):
-        tiny_trainer(tmp_path, on_non_finite="ignore")
+def test_on_non_finite_is_one_of_three_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"on_non_finite must be one of .*stop.*skip.*ignore.*, got 'warn'"):
+        tiny_trainer(tmp_path, on_non_finite="warn")
 
 
 # ---- memory that runs out

@@ -109,7 +109,7 @@ def test_hooks_are_there_during_a_pass_and_gone_after_it(family: str) -> None:
     before = hooks(model)
     with task.injection.adding(delta):
         assert hooks(model) > before
-        model(**task._inputs(batch))
+        model(**task.inputs(batch))
     assert hooks(model) == before
 
 
@@ -135,7 +135,7 @@ def test_a_pass_that_is_left_out_or_made_twice_is_noticed() -> None:
     for passes in (0, 2):
         message = rf"must enter once per pass, .* \(Embedding, site 'tokens'\) was called {passes} times"
         with pytest.raises(InjectionError, match=message), task.injection.adding(delta):
-            [model(**task._inputs(batch)) for _ in range(passes)]
+            [model(**task.inputs(batch)) for _ in range(passes)]
 
 
 def test_without_a_perturbation_nothing_is_hooked() -> None:

@@ -46,7 +46,7 @@ def test_a_model_that_is_not_compiled_draws_as_ever() -> None:
     """A run that is repeated must find the random numbers it found before."""
     model, batch = exact("marian").train(), batch_of("marian")
     task, after = ModelTask(model), []
-    for call in (lambda: task.logits(batch), lambda: model(**task._inputs(batch))):
+    for call in (lambda: task.logits(batch), lambda: model(**task.inputs(batch))):
         torch.manual_seed(0)
         call()
         after.append(torch.rand(()))

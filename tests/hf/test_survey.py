@@ -306,3 +306,40 @@ def test_fewer_samples_than_processes_are_refused_in_all_of_them() -> None:
     for rank in range(3):
         with pytest.raises(ValueError, match="must have a sample for each of 3 processes, got 2; start fewer"):
             survey(ModelTask(tiny("bert")), rows_of("bert")[:2], Padded(0), shard=Shard(2, rank, 3))
+
+
+# ---- batches
+
+
+class Bounded(Padded):
+    """A collator that takes no more rows than a training batch has."""
+
+    most = 3
+
+    def __call__(self, features: Any) -> dict[str, Tensor]:
+        assert 0 < len(features) <= self.most
+        return super().__call__(features)
+
+
+@pytest.mark.parametrize("family", ["bert", "marian"])
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 256])
+def test_a_collator_is_given_no_more_rows_than_a_training_batch_and_finds_the_same(
+    family: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many samples are then summed up together."""
+    expected = surveyed(family, rows_of(family, 11))
+    monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", at_once)
+    model, done = tiny(family), list[int]()
+    collator = Bounded(model.config.pad_token_id)
+    found = survey(ModelTask(model), rows_of(family, 11), collator, done.append, batch_size=3)  # type: ignore[arg-type]
+    assert (found.fingerprint, found.checksum) == (expected.fingerprint, expected.checksum)
+    assert found.widths == expected.widths
+    for stream, vectors in expected.vectors.items():
+        assert torch.equal(found.lengths[stream], expected.lengths[stream])
+        assert torch.equal(found.vectors[stream], vectors)
+    assert sum(done) == 11
+
+
+def test_a_batch_size_that_is_no_number_of_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size must be a whole number of 1 or more, got 0"):
+        survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), batch_size=0)

@@ -13,7 +13,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.core.perturbation import Perturbation
 from advreg.hf.counting import CountingTask, PassCount
-from advreg.hf.task import CheckpointingError, ModelTask, decoder_inputs, prediction_of
+from advreg.hf.task import CheckpointingError, ModelTask, decoder_inputs
+from advreg.hf.trained_pass import prediction_of
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, tiny, tiny_batch
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -98,7 +99,7 @@ def test_label_smoothing_is_the_library_s(family: str) -> None:
     logits = task.logits(batch)
     expected = LabelSmoother(epsilon=0.2)({"logits": logits}, batch["labels"], shift_labels=family == "gpt2-lm")
     assert float(task.loss(logits, batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
-    plain = ModelTask(model).loss(logits, batch)
+    plain = ModelTask(model).loss_at(batch)
     assert float(plain.detach()) != pytest.approx(float(expected.detach()), rel=1e-3)
 
 
@@ -108,7 +109,7 @@ def test_predictions_of_one_column_meet_labels_of_none(labels: Tensor) -> None:
     task, batch = ModelTask(quiet("bert", num_labels=1)), {**tiny_batch("bert"), "labels": labels}
     clean, moved = torch.randn(4, 1), torch.randn(4, 1)
     expected = sum((float(clean[row, 0]) - float(SCORES[row])) ** 2 for row in range(4)) / 4
-    assert float(task.loss(clean, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(task.prediction_head.loss(clean, labels)) == pytest.approx(expected, rel=1e-5)
     expected = sum((float(clean[row, 0]) - float(moved[row, 0])) ** 2 for row in range(4))
     assert float(task.divergence(clean, moved, batch, "kl")) == pytest.approx(expected, rel=1e-5)
 
@@ -150,26 +151,33 @@ def test_the_divergence_of_several_labels_is_that_of_coins() -> None:
 @pytest.mark.parametrize("family", ["bert", "marian", "gpt2-lm"])
 def test_a_number_of_items_that_is_given_is_the_denominator(family: str) -> None:
     task, batch = ModelTask(quiet(family)), tiny_batch(family)
-    logits = task.logits(batch).detach()
     own = int(task.items(batch))
     for given in (100, torch.tensor(100), 12.5):
         wider = {**batch, "num_items_in_batch": given}
         assert float(task.items(wider)) == float(given)
-        assert float(task.loss(logits, wider)) * float(given) == pytest.approx(
-            float(task.loss(logits, batch)) * own, rel=1e-5
-        )
+        total = float(task.loss_at(batch).detach()) * own
+        assert float(task.loss_at(wider).detach()) * float(given) == pytest.approx(total, rel=1e-5)
 
 
 def test_a_batch_without_a_single_label_has_no_loss_and_no_division_by_zero() -> None:
     task, batch = ModelTask(quiet("marian")), tiny_batch("marian")
     batch["labels"] = torch.full_like(batch["labels"], -100)
-    assert float(task.loss(torch.randn(*batch["labels"].shape, 50), batch)) == 0
+    assert float(task.loss_at(batch).detach()) == 0
+
+
+def test_a_loss_belongs_to_the_pass_that_made_its_logits() -> None:
+    task, batch = ModelTask(quiet("bert")), tiny_batch("bert")
+    logits = task.logits(batch)
+    for other in (logits.clone(), logits):  # the second time it has been handed out
+        with pytest.raises(ValueError, match="the task loss belongs to the last trained pass"):
+            task.loss(other, batch)
 
 
 def test_a_user_s_loss_gets_logits_batch_and_items() -> None:
     seen = []
     task = ModelTask(quiet("bert"), loss_function=lambda *given: seen.append(given) or given[0].sum())
-    batch, logits = tiny_batch("bert"), torch.randn(4, 3)
+    batch = tiny_batch("bert")
+    logits = task.logits(batch)
     assert torch.equal(task.loss(logits, batch), logits.sum())
     assert seen[0][0] is logits
     assert seen[0][1] is batch
@@ -215,7 +223,7 @@ def test_batch_statistics_and_the_fused_pass_do_not_go_together() -> None:
     assert torch.equal(clean, perturbed)
 
 
-def test_only_the_second_of_two_separate_passes_goes_through_the_wrapper() -> None:
+def test_only_the_pass_that_computes_the_loss_goes_through_the_wrapper() -> None:
     model, batch = quiet("bert"), tiny_batch("bert")
     task, rows = ModelTask(model), []
     wrapper = nn.Module()
@@ -225,7 +233,8 @@ def test_only_the_second_of_two_separate_passes_goes_through_the_wrapper() -> No
     task.pair(batch, delta)
     task.pair(batch, delta, fuse=False)
     task.peek(batch, delta)
-    assert rows == [8, 4]
+    task.loss_at(batch, delta)
+    assert rows == [8, 4, 4]
 
 
 def test_a_probe_of_a_model_that_is_not_compiled_is_a_look_at_it_and_counts_as_one_pass() -> None:
@@ -241,7 +250,7 @@ def test_neither_labels_nor_ids_reach_the_model_and_nothing_is_kept_for_generati
     seen: list[dict[str, Any]] = []
     for family in ("gpt2-lm", "marian", "bert"):
         model, batch = quiet(family), {**tiny_batch(family), "sample_id": torch.arange(4), "num_items_in_batch": 4}
-        model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
+        model.register_forward_hook(lambda module, args, kwargs, output: seen.append(kwargs), with_kwargs=True)
         task = ModelTask(model)
         task.pair(batch, task.zeros(batch))
         names = {"input_ids", "attention_mask"} | ({"decoder_input_ids"} if family == "marian" else set())
@@ -306,7 +315,7 @@ def test_a_classifier_with_a_decoder_reads_the_text_twice() -> None:
         batch["input_ids"][row, length - 1] = model.config.eos_token_id
     task = ModelTask(model)
     assert torch.equal(task.logits(batch), model(**batch).logits)
-    assert task.masks(batch)["decoder"].sum(1).tolist() == [6, 5]
+    assert task.masks(batch)["decoder"].sum(1).tolist() == [6, 4]
 
 
 # ---- perturbations and gradients
@@ -544,4 +553,4 @@ def test_cross_entropy_of_half_precision_logits_is_taken_in_single() -> None:
     task, batch = ModelTask(quiet("bert")), tiny_batch("bert")
     logits = (8 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))).half()
     expected = F.cross_entropy(logits.double(), batch["labels"])
-    assert float(task.loss(logits, batch)) == pytest.approx(float(expected), rel=1e-6)
+    assert float(task.prediction_head.loss(logits, batch["labels"])) == pytest.approx(float(expected), rel=1e-6)

@@ -26,10 +26,10 @@ from transformers import Seq2SeqTrainingArguments, Trainer, TrainerCallback, Tra
 from transformers.training_args import OptimizerNames
 
 from advreg.core.schedule import Clock
+from advreg.hf.capability import UnsupportedError
 from advreg.hf.checkpoint import CheckpointError, last_whole_checkpoint
 from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.seal import MANIFEST_FILE, STAGING
-from advreg.hf.task import CheckpointingError
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, AdversarialTrainer
 from advreg.methods import Standard, StepReport, create, registry
 from observe import Padded, features_of
@@ -148,13 +148,14 @@ def test_parameters_are_counted_once_and_modules_set_to_training_when_they_were_
             if state.global_step == 1:
                 model.eval()  # as an evaluation leaves it
 
+    given = {"callbacks": [Watch()]}
     trainer = trainer_of(
-        tmp_path, model=model, given={"callbacks": [Watch()]}, max_steps=8, per_device_train_batch_size=1
+        tmp_path, method_of("r3f"), model=model, given=given, max_steps=8, per_device_train_batch_size=1
     )
     trainer.train()
     assert seen == [True] * 8
     assert calls["num_parameters"] == 1
-    assert calls["train"] < 5
+    assert calls["train"] >= 8  # the stock step's own
 
 
 def test_every_stock_argument_is_taken(tmp_path: Path) -> None:
@@ -230,12 +231,12 @@ def test_metrics_of_an_evaluation_in_mid_training_are_those_of_the_model(tmp_pat
 
 
 @pytest.mark.parametrize("family", ["gpt2-lm", "llama-lm", "marian"])
-def test_the_evaluation_loss_is_the_model_s_own(family: str, tmp_path: Path) -> None:
-    """The stock Trainer divides a language model's by a count that includes tokens it does not predict."""
-    model, data = tiny(family), rows_of(family)
-    loss = trainer_of(tmp_path, family=family, model=model, given={"eval_dataset": data}).evaluate()["eval_loss"]
-    with torch.no_grad():
-        assert loss == pytest.approx(float(model.eval()(**Padded(model.config.pad_token_id)(data)).loss), rel=1e-5)
+@pytest.mark.parametrize("name", ["standard", "r3f"])
+def test_the_evaluation_loss_is_the_stock_trainer_s(name: str, family: str, tmp_path: Path) -> None:
+    data = rows_of(family)
+    settings = {"family": family, "model": tiny(family), "given": {"eval_dataset": data}}
+    stock = trainer_of(tmp_path, kind=Trainer, **settings).evaluate()["eval_loss"]
+    assert trainer_of(tmp_path, method_of(name), **settings).evaluate()["eval_loss"] == stock
 
 
 def test_a_sequence_to_sequence_trainer_generates(tmp_path: Path) -> None:
@@ -307,15 +308,16 @@ def _transformed(rows: Rows) -> Any:
 class Spy(Standard):
     """Standard training that writes down when it saw which samples."""
 
+    needs = frozenset({"ids"})
     seen: list[tuple[Clock, list[int]]] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
 
-    def step(self, task: Any, batch: Any, clock: Clock, *args: Any) -> StepReport:
+    def objective(self, task: Any, batch: Any, clock: Clock, *args: Any) -> StepReport:
         ids = task.sample_ids(batch).tolist()
         self.seen.append((clock, ids))
         for row, real, index in zip(batch["input_ids"], batch["attention_mask"], ids, strict=True):
             self.tokens[index] = row[real == 1].tolist()
-        return super().step(task, batch, clock, *args)
+        return super().objective(task, batch, clock, *args)
 
     def options(self) -> dict[str, Any]:
         return {}
@@ -367,7 +369,9 @@ class Stream(IterableDataset[dict[str, Any]]):
 
 @pytest.mark.parametrize("data", [Stream(), datasets.Dataset.from_list(rows_of()).to_iterable_dataset()])
 def test_a_stream_of_samples_has_no_ids_so_only_methods_without_memory_take_it(data: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"arch remembers samples, .* got \w*(Stream|IterableDataset); load it whole"):
+    with pytest.raises(
+        ValueError, match=r"must have a length .* got \w*(Stream|IterableDataset); load it whole.*: freeat"
+    ):
         trainer_of(tmp_path, method_of("arch"), data=data, max_steps=3).train()
     trainer = trainer_of(tmp_path, method_of("r3f"), data=data, max_steps=3)
     trainer.train()
@@ -518,10 +522,13 @@ def test_a_checkpoint_of_another_method_or_other_options_is_refused(tmp_path: Pa
         trainer_of(tmp_path, method_of("arch", radius=0.25)).train(resume_from_checkpoint=checkpoint)
 
 
-def test_a_checkpoint_of_the_stock_trainer_is_refused(tmp_path: Path) -> None:
+@every_method
+def test_a_checkpoint_of_the_stock_trainer_is_gone_on_from(name: str, tmp_path: Path) -> None:
     _trained(trainer_of(tmp_path, kind=Trainer, save_strategy="steps", save_steps=2))
-    with pytest.raises(CheckpointError, match="it was not saved by advreg"):
-        trainer_of(tmp_path, method_of("r3f")).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    trainer = trainer_of(tmp_path, method_of(name))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert trainer.state.global_step == 4
+    assert trainer.passes.steps == 2
 
 
 # ---- losses that are not finite
@@ -533,7 +540,22 @@ class Poison(TrainerCallback):  # type: ignore[misc]
             nn.init.constant_(model.classifier.bias, float("nan"))
 
 
-@every_method
+def test_standard_stops_at_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    settings = {"given": {"callbacks": [Poison()]}, "save_strategy": "steps", "save_steps": 1}
+    with pytest.raises(NonFiniteLossError, match=r"step 1 \(epoch 0\), sample ids \["):
+        trainer_of(tmp_path, **settings).train()
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
+
+
+@pytest.mark.parametrize("name", ["standard", "r3f"])
+def test_a_loss_that_is_not_finite_can_be_ignored_as_the_stock_trainer_does(name: str, tmp_path: Path) -> None:
+    given = {"callbacks": [Poison()], "on_non_finite": "ignore"}
+    trainer = trainer_of(tmp_path, method_of(name), given=given)
+    trainer.train()
+    assert trainer.state.global_step == 4
+
+
+@pytest.mark.parametrize("name", [name for name in registry if name != "standard"])
 def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -671,7 +693,7 @@ def test_frozen_parameters_stay_frozen(name: str, tmp_path: Path) -> None:
     assert {name_ for name_, value in model.named_parameters() if not value.requires_grad} == frozen
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in registry if name != "rdrop"])  # which needs dropout
 def test_gradient_checkpointing_changes_memory_and_nothing_else(name: str, tmp_path: Path) -> None:
     """`gradient_checkpointing=True` alone is enough: non-reentrant is made the default."""
     found = []
@@ -690,16 +712,17 @@ def test_other_keywords_of_checkpointing_do_not_bring_torch_s_reentrant_default_
         tmp_path, method_of("arch"), gradient_checkpointing=True, gradient_checkpointing_kwargs=keywords
     )
     trainer.train()
-    assert trainer.args.gradient_checkpointing_kwargs == {"use_reentrant": False, "preserve_rng_state": True}
+    assert trainer.args.gradient_checkpointing_kwargs == {"preserve_rng_state": True}  # the user's are left alone
     assert logs_of(trainer)[-1]["penalty"] > 0
 
 
 def test_reentrant_checkpointing_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    spy = Spy()
-    keywords = {"use_reentrant": True}
-    with pytest.raises(CheckpointingError, match=r"gradient_checkpointing_kwargs=\{'use_reentrant': False\}"):
-        trainer_of(tmp_path, spy, gradient_checkpointing=True, gradient_checkpointing_kwargs=keywords).train()
-    assert spy.seen == []
+    keywords = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    trainer = trainer_of(tmp_path, method_of("r3f"), **keywords)
+    with pytest.raises(UnsupportedError, match=r"_kwargs=\{'use_reentrant': False\}.*: .*standard"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    trainer_of(tmp_path, **keywords).train()  # the stock step needs no gradient of the embeddings
 
 
 def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
@@ -811,3 +834,20 @@ def test_a_refresh_that_never_comes_is_pointed_out_when_training_begins(
         assert not caplog.records
         trainer_of(tmp_path, method_of("arch", refresh_every=9), num_train_epochs=3, save_strategy="no").train()
     assert [record.getMessage()[:15] for record in caplog.records] == ["refresh_every=9"]
+
+
+def test_standard_says_once_that_a_model_ignores_the_items_of_its_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stock trainer then doubles loss and gradient; advreg's methods do not."""
+    losses = {}
+    for name, steps in (("standard", 1), ("standard", 2), ("r3f", 1), ("r3f", 2)):
+        caplog.clear()
+        fields = {"per_device_train_batch_size": 8 // steps, "gradient_accumulation_steps": steps, "max_steps": 1}
+        trainer = trainer_of(tmp_path, method_of(name), model=tiny("bert", dropout=0.0), **fields)
+        trainer.train()
+        losses[name, steps] = logs_of(trainer)[0].get("task_loss", logs_of(trainer)[0]["loss"])
+        told = [line for line in caplog.messages if "BertForSequenceClassification ignores num_items_in_batch" in line]
+        assert len(told) == (name == "standard" and steps == 2)
+    assert losses["standard", 2] == pytest.approx(2 * losses["standard", 1], rel=1e-4)
+    assert losses["r3f", 2] == pytest.approx(losses["r3f", 1], rel=1e-4)

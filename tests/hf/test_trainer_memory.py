@@ -157,3 +157,13 @@ def test_the_parts_of_the_loss_that_are_logged_add_up_to_the_loss_under_accumula
     assert len(lines) == 4 * -(-6 // accumulation)  # of six batches an epoch; the last group may be smaller
     for line in lines:
         assert line["loss"] == pytest.approx(line["task_loss"] + 2.0 * line["penalty"], rel=1e-3)
+
+
+def test_a_collator_is_never_given_more_samples_than_a_training_batch_has(tmp_path: Path) -> None:
+    """Neither in training, nor when the data is looked at before it."""
+    sizes: list[int] = []
+    trainer = make_trainer(tmp_path, arch(), num_train_epochs=1)
+    collate = trainer.data_collator.collator
+    trainer.data_collator.collator = lambda features: (sizes.append(len(features)), collate(features))[1]
+    trainer.train()
+    assert sorted(sizes) == [2] * 2 + [4] * 10  # 22 samples, twice

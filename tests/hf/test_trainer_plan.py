@@ -33,7 +33,7 @@ def train(folder: Path, method: Method, resume: Path | None = None, epochs: int 
 
 
 def test_every_step_knows_how_many_updates_are_planned(tmp_path: Path) -> None:
-    clocks = train(tmp_path, create("standard"))
+    clocks = train(tmp_path, create("r3f"))
     assert [(clock.epoch, clock.step, clock.planned) for clock in clocks] == [
         (0, 0, 4),
         (0, 1, 4),
@@ -44,15 +44,15 @@ def test_every_step_knows_how_many_updates_are_planned(tmp_path: Path) -> None:
 
 def test_updates_are_planned_and_not_micro_batches(tmp_path: Path) -> None:
     ways = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    assert {clock.planned for clock in train(tmp_path, create("standard"), **ways)} == {4}
-    assert {clock.planned for clock in train(tmp_path / "few", create("standard"), max_steps=3)} == {3}
+    assert {clock.planned for clock in train(tmp_path, create("r3f"), **ways)} == {4}
+    assert {clock.planned for clock in train(tmp_path / "few", create("r3f"), max_steps=3)} == {3}
 
 
 def test_a_run_that_is_lengthened_keeps_its_old_plan(tmp_path: Path) -> None:
-    train(tmp_path, create("standard"))
-    clocks = train(tmp_path, create("standard"), tmp_path / "checkpoint-4", epochs=4)
+    train(tmp_path, create("r3f"))
+    clocks = train(tmp_path, create("r3f"), tmp_path / "checkpoint-4", epochs=4)
     assert [(clock.step, clock.planned) for clock in clocks] == [(4, 4), (5, 4), (6, 4), (7, 4)]
-    again = train(tmp_path, create("standard"), tmp_path / "checkpoint-6", epochs=4)
+    again = train(tmp_path, create("r3f"), tmp_path / "checkpoint-6", epochs=4)
     assert {clock.planned for clock in again} == {4}
     assert again[-1].progress == 1.0
 
@@ -81,8 +81,8 @@ def test_a_cache_that_starts_within_an_epoch_waits_for_the_next_also_when_resume
     options = {"cache_fraction": 1.0, "refresh_every": 5, "ascent_steps": 1, "start_at": 0.3}
     method = create("arch", **options)
     train(tmp_path, method, epochs=4, save_strategy="steps", save_steps=3)
-    assert method._begun_at == 2  # type: ignore[attr-defined]
+    assert method._begun == 2  # type: ignore[attr-defined]
     for step, begun in ((3, 2), (6, 2)):
         again = create("arch", **options)
         train(tmp_path, again, tmp_path / f"checkpoint-{step}", epochs=4)
-        assert again._begun_at == begun  # type: ignore[attr-defined]
+        assert again._begun == begun  # type: ignore[attr-defined]

@@ -19,10 +19,10 @@ from advreg.hf.architectures import build_translator
 from advreg.hf.batching import PairCollator, Pairs
 from advreg.hf.compiling import compile_layers
 from advreg.hf.decoding import Decoding
+from advreg.hf.head import IGNORED
 from advreg.hf.layerdrop import layers_kept
 from advreg.hf.models import ModelError
 from advreg.hf.subwords import END, PADDING, SPECIAL, SubwordError, learn_subwords
-from advreg.hf.task import IGNORED
 from advreg.hf.translator import TranslationJob, TranslationTrainer, Translator, cut, other_vectors, pair_loss
 from advreg.methods import create
 from number_words import in_digits, in_words

@@ -18,7 +18,7 @@ from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.survey import survey
 from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
-from advreg.methods import Arch, Method, create, registry
+from advreg.methods import Arch, Method, create, preset, registry
 from naive import Inner, Rows
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take, watched
 from padded import perturbation
@@ -39,6 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all cached": {"cache_fraction": 1.0},
     "one neighbour, two passes, symmetric": {"neighbours": 1, "fuse": False, "divergence": "symmetric_kl"},
     "cached once, as for understanding": NLU | {"refresh_every": None, "detach_clean": True},
+    "cached once, normalised and rescaled": NLU
+    | {"refresh_every": None, "step_rule": "normalised", "step_end": "rescale", "step_size": 0.05},
     "last pass shared": {"share_last_pass": True},
     "last pass shared, plain gradient": NLU | {"share_last_pass": True, "cache_fraction": 1.0},
     "one step, its pass shared": {"share_last_pass": True, "ascent_steps": 1},
@@ -151,6 +153,57 @@ def test_without_a_gap_only_epoch_zero_refreshes() -> None:
     method, task, batch = setting("bert", refresh_every=None)
     found = [trained(method, task, batch, epoch=epoch, seed=epoch) for epoch in range(4)]
     assert all(same(one[i], two[i]) for one, two in pairwise(found[1:]) for i in range(6))
+
+
+def kinds_of(method: Method, task: ModelTask, batch: Batch, epochs: range) -> dict[int, str]:
+    """What each epoch does with the cache, seen from its passes."""
+    found = {}
+    for epoch in epochs:
+        with watched(task.model) as passes:
+            step(method, task, batch, epoch=epoch)
+        found[epoch] = "reuse" if [one.rows for one in passes] == [12] else "refresh"
+    return found
+
+
+@pytest.mark.parametrize(("every", "refreshes"), [(5, {7, 10, 15}), (None, {7}), (1, set(range(7, 17)))])
+def test_a_memory_that_is_empty_in_mid_run_is_filled_in_the_first_epoch_that_it_sees(
+    every: int | None, refreshes: set[int]
+) -> None:
+    """As after a checkpoint of another trainer: without that every perturbation would be zero until a refresh."""
+    method, task, batch = setting("bert", refresh_every=every, cache_fraction=1.0)
+    found = kinds_of(method, task, batch, range(7, 17))
+    assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
+    ready(method, task, batch)  # a new run
+    again = kinds_of(method, task, batch, range(2))
+    assert again == {0: "refresh", 1: "refresh" if every == 1 else "reuse"}
+
+
+@pytest.mark.parametrize(("stands_at", "refreshes"), [(7.0, {7}), (7.0000001, {7}), (6.9999999, {7}), (7.4, {7, 8})])
+def test_a_memory_that_begins_within_an_epoch_is_filled_by_the_next_one(stands_at: float, refreshes: set[int]) -> None:
+    """The samples that came before it in that epoch would otherwise have no perturbation until a refresh."""
+    method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
+    method.begin_memory(stands_at)
+    found = kinds_of(method, task, batch, range(7, 10))
+    assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
+
+
+def test_a_sweep_fills_a_memory_at_once_wherever_it_begins() -> None:
+    method, task, batch = setting("bert", refresh="sweep", refresh_every=None)
+    method.begin_memory(7.4)
+    assert [bool(sweep(method, task, batch, epoch)) for epoch in (7, 8, 9)] == [True, False, False]
+    assert method.cache.complete
+
+
+def test_where_a_memory_began_is_remembered(tmp_path: Path) -> None:
+    method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
+    method.begin_memory(7.4)
+    kinds_of(method, task, batch, range(7, 8))
+    save_method(method, tmp_path)
+    resumed, *_ = setting("bert", refresh_every=None, cache_fraction=1.0)
+    load_method(resumed, tmp_path)
+    assert kinds_of(resumed, task, batch, range(8, 11)) == {8: "refresh", 9: "reuse", 10: "reuse"}
+    report = step(resumed, task, batch, epoch=10)
+    assert report.measures["cache_staleness"] == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "marian"])
@@ -354,6 +407,21 @@ def test_a_refresh_that_never_comes_is_pointed_out(every: int | None, epochs: fl
     assert all(f"refresh_every={every} is not reached in {epochs:g} epochs" in text for text in told)
     assert all(f"try refresh_every={advice}, or None" in text for text in told)
     assert not create("smart").concerns(epochs)
+
+
+@pytest.mark.parametrize("method", ["arch", "smart"])
+def test_an_ascent_that_leaves_its_start_is_no_concern_and_one_that_does_not_is(method: str) -> None:
+    paper = {**preset("understanding", method), "ascent_steps": 2}
+    assert not create(method, **paper).concerns(10)
+    (told,) = create(method, **paper | {"step_rule": "gradient"}).concerns(10)
+    assert "the ascent is inert with step_rule='gradient' and step_size=0.0001" in told
+    assert told.endswith("use step_rule='normalised'")
+    assert not create(method, **paper | {"step_rule": "gradient", "step_size": 0.5}).concerns(10)
+    assert not create(method, **paper | {"step_rule": "gradient", "ascent_steps": 0}).concerns(10)
+
+
+def test_all_concerns_are_told_together() -> None:
+    assert len(create("arch", step_rule="gradient", step_size=1e-5, refresh_every=9).concerns(3)) == 2
 
 
 def test_arch_says_what_is_missing_before_the_first_step() -> None:

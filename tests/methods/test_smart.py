@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import naive
 from advreg.hf.task import ModelTask
-from advreg.methods import create, registry
+from advreg.methods import create, preset, registry
 from naive import Inner
 from observe import batch_of, close, exact, gradients, step, watched
 
@@ -15,13 +16,22 @@ SETTINGS = {"radius": 0.5, "ascent_steps": 3, "step_size": 0.4, "weight": 2.0, "
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper's translation": {},
     "one direction": {"divergence": "kl"},
-    "paper's understanding": {
+    "paper's understanding, as its text reads": {
         "norm": "linf",
         "scope": "token",
         "start": "normal",
         "start_scale": 0.01,
         "step_rule": "gradient",
         "step_size": 0.5,
+        "radius": 0.02,
+    },
+    "paper's understanding": {
+        "norm": "linf",
+        "scope": "token",
+        "start": "normal",
+        "start_scale": 0.01,
+        "step_end": "rescale",
+        "step_size": 0.05,
         "radius": 0.02,
     },
     "per token, rescaled": {"scope": "token", "step_end": "rescale", "radius": 0.2},
@@ -79,6 +89,45 @@ def test_smart_agrees_with_its_reference(family: str, variant: str) -> None:
 def test_smart_agrees_with_its_reference_under_the_proximal_term(family: str) -> None:
     """Over three updates: at the first the average is the model itself, and the term has no gradient."""
     agree(family, SETTINGS | {"ascent_steps": 1}, {"proximal_weight": 5.0, "proximal_momentum": 0.8}, steps=3)
+
+
+@pytest.fixture
+def found() -> dict[str, dict[str, Tensor]]:
+    """Start, end and effect of the ascent on the words of a batch, for two readings of the paper's recipe and noise."""
+    batch, perturbations = batch_of("bert", 4), {}
+    task = ModelTask(exact("bert"), site="block")
+    clean = task.peek(batch).detach()
+    for reading, options in {"preset": {}, "text": {"step_rule": "gradient", "step_end": "project"}}.items():
+        method = create("smart", **preset("understanding", "smart") | options)
+        torch.manual_seed(0)
+        start = method.origin.draw(task.zeros(batch), method.ball)
+        torch.manual_seed(0)
+        perturbations[reading] = {"start": start, "end": method.worst_case(task, batch, clean)}
+    perturbations["noise"] = {"start": start, "end": method.ball.rescale(start)}
+    return {
+        reading: {
+            **{place: delta.values["tokens"][delta.masks["tokens"]] for place, delta in places.items()},
+            "effect": task.divergence(clean, task.peek(batch, places["end"]), batch, "kl").detach(),
+        }
+        for reading, places in perturbations.items()
+    }
+
+
+def test_with_the_preset_the_gradient_turns_every_word_of_a_perturbation_as_large_as_its_ball(
+    found: dict[str, dict[str, Tensor]],
+) -> None:
+    assert torch.allclose(found["preset"]["end"].abs().amax(-1), torch.ones(()).double(), atol=1e-6)
+    turned = torch.nn.functional.cosine_similarity(found["preset"]["start"], found["preset"]["end"], dim=-1)
+    assert float(turned.abs().max()) < 0.95
+    assert float(found["preset"]["effect"]) > 3 * float(found["noise"]["effect"])
+
+
+def test_as_the_text_of_the_paper_reads_the_ascent_leaves_its_start_where_it_is(
+    found: dict[str, dict[str, Tensor]],
+) -> None:
+    start, end = found["text"]["start"], found["text"]["end"]
+    assert float((end - start).norm() / start.norm()) < 1e-3
+    assert float(found["text"]["effect"]) < 1e-6 * float(found["preset"]["effect"])
 
 
 def test_smart_regularises_a_regression_by_the_squared_difference() -> None:

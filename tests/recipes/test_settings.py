@@ -116,6 +116,32 @@ def test_the_understanding_preset_is_the_papers_recipe_for_the_task(
     settings = read_settings(None, {"preset": "understanding", "task": task}, {})
     assert (settings.batch_size, settings.peak_learning_rate, settings.encoder_dropout) == expected
     assert (settings.epochs, settings.warmup, settings.head_dropout) == (10, 0.1, 0.1)
+    assert settings.site == "block"
+
+
+def test_the_text_of_the_paper_by_itself_is_three_options_away_from_its_preset() -> None:
+    flags = {"preset": "understanding", "step_rule": "gradient", "step_end": "project", "site": "tokens"}
+    settings = read_settings(None, {"task": "rte", "methods": ["arch", "smart"], **flags}, {})
+    assert settings.site == "tokens"
+    for name in ("arch", "smart"):
+        text = {
+            "start_scale": 1e-5,
+            "norm": "linf",
+            "scope": "token",
+            "radius": 1.0,
+            "step_size": 1e-4,
+            "ascent_steps": 1,
+        }
+        assert (
+            settings.method(name).options()
+            == create(
+                name,
+                start="normal",
+                step_rule="gradient",
+                **text,
+                **({"refresh_every": None} if name == "arch" else {}),
+            ).options()
+        )
 
 
 def test_what_is_given_wins_over_the_presets_training_settings(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from advreg.bench.record import YARDSTICK
 from advreg.bench.settings import BenchSettings, Spec
 from advreg.bench.workload import Workload, prepare
 from advreg.core.schedule import Clock
-from advreg.hf.task import twice
+from advreg.hf.doubling import twice
 from advreg.methods import Arch, Standard, Task
 
 _DOUBLED = 8  # batches of the yardstick

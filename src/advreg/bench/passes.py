@@ -44,8 +44,13 @@ class MeteredTask(CountingTask):
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         return self._watched(super().peek(batch, delta))
 
-    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        clean, perturbed = super().pair(batch, delta, fuse)
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._watched(super().loss_at(batch, delta))
+
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        clean, perturbed = super().pair(batch, delta, fuse, both_losses)
         return self._watched(clean), self._watched(perturbed)
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:

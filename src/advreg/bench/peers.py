@@ -18,7 +18,8 @@ from advreg.core.schedule import Clock
 from advreg.hf.injection import bare
 from advreg.hf.masks import PADDED
 from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
-from advreg.hf.task import SAMPLE_ID, ModelTask, prediction_of
+from advreg.hf.task import SAMPLE_ID, ModelTask
+from advreg.hf.trained_pass import prediction_of
 from advreg.methods import Method, Smart, Standard, StepReport, Task
 from advreg.methods.base import Backward, Batch, Passes, Update, option
 

@@ -98,6 +98,7 @@ def prepare(method: Arch, workload: Workload, seed: int, device: torch.device) -
     how it is read."""
     corpus = workload.corpus
     method.prepare(corpus, seed, device)
+    method.begin_memory(0)  # which is the epoch that the cache is written at below
     for ids in torch.split(method.cache.ids.cpu(), max(_TOKENS_AT_ONCE // workload.shape.tokens, 1)):
         masks = {
             stream: (torch.arange(int(length[ids].max()))[None, :] < length[ids][:, None]).to(device)

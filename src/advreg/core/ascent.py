@@ -17,6 +17,9 @@ StepRule = Literal["normalised", "gradient", "sign"]
 EndRule = Literal["project", "rescale"]
 Gradient = Callable[[Tensor, Perturbation], Perturbation]
 
+INERT_STEP = 1e-3
+"""Plain-gradient steps up to this size left δ at its random start where it was measured (docs/methods/arch.md)."""
+
 
 @dataclass(frozen=True)
 class Ascent:
@@ -39,6 +42,15 @@ class Ascent:
         check_positive("step_size", self.step_size)
         check_choice("step_rule", self.rule, get_args(StepRule))
         check_choice("step_end", self.end, get_args(EndRule))
+
+    def concerns(self) -> tuple[str, ...]:
+        """Warn of steps that do not climb."""
+        if self.rule != "gradient" or self.steps == 0 or self.step_size > INERT_STEP:
+            return ()
+        return (
+            f"the ascent is inert with step_rule='gradient' and step_size={self.step_size:g}: near δ = 0 the gradient "
+            "is so small that δ keeps the direction of its random start; use step_rule='normalised'",
+        )
 
     def move(self, delta: Perturbation, gradient: Perturbation, ball: Ball) -> Perturbation:
         """One step along the gradient, and back into the ball."""

@@ -81,12 +81,19 @@ class Onset:
 class RefreshEvery:
     """Epoch t refreshes when t % T_c == 0; with T_c = ``None`` only epoch 0 does.
 
+    A memory that is empty in mid-run fills first: every epoch up to ``begin`` refreshes.
+
+    Args:
+        epochs: T_c.
+        begin: the first epoch that the memory sees from its start.
+
     Example:
-        >>> [t for t in range(40) if RefreshEvery(15).due(t)]
-        [0, 15, 30]
+        >>> [t for t in range(40) if RefreshEvery(15).due(t)], [t for t in range(7, 40) if RefreshEvery(15, 7).due(t)]
+        ([0, 15, 30], [7, 15, 30])
     """
 
     epochs: int | None
+    begin: int = 0
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
@@ -102,4 +109,5 @@ class RefreshEvery:
             >>> RefreshEvery(15).last(17), RefreshEvery(None).last(17)
             (15, 0)
         """
-        return 0 if self.epochs is None else epoch - epoch % self.epochs
+        regular = 0 if self.epochs is None else epoch - epoch % self.epochs
+        return max(regular, min(epoch, self.begin))

@@ -1,17 +1,20 @@
-"""Weights kept while training: the best ones by validation, the last few, and their average."""
+"""Weights kept while training: the best ones by validation, the last few, and averages of two kinds."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import TrainerCallback
 
 from advreg.hf.injection import bare
 
@@ -58,6 +61,50 @@ def set_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     if result.unexpected_keys:
         raise ValueError(f"weights must be of this model, but it has no {', '.join(result.unexpected_keys[:3])}")
     core.tie_weights()
+
+
+class MovingAverage(TrainerCallback):
+    """An exponential moving average of the trained weights, taken after every update of a Trainer it is a callback of.
+
+    w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + t) / (10 + t)) at update t, so that the first weights are soon
+    forgotten. It stays on the model's device, and is not in checkpoints: a resumed run begins it anew.
+
+    Args:
+        decay: d once the average has warmed up; above 0 and below 1.
+    """
+
+    def __init__(self, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"decay must be above 0 and below 1, got {decay}; usual are 0.99 to 0.9999")
+        self.decay = decay
+        self._updates = 0
+        self._mean: list[Tensor] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.update(model)
+
+    @torch.no_grad()
+    def update(self, model: Any) -> None:
+        """Take the weights of now in."""
+        weights = [weight.detach() for weight in bare(model).parameters()]
+        if not self._mean:
+            self._mean = [weight.clone() for weight in weights]
+        self._updates += 1
+        decay = min(self.decay, (1 + self._updates) / (10 + self._updates))
+        torch._foreach_lerp_(self._mean, weights, 1 - decay)
+
+    @contextmanager
+    def in_place(self, model: Any) -> Iterator[None]:
+        """Within, the model has the averaged weights."""
+        weights = [weight.data for weight in bare(model).parameters()]
+        if not self._mean:
+            raise ValueError("there is no average yet: make it a callback of the trainer before training")
+        trained = [weight.clone() for weight in weights]
+        torch._foreach_copy_(weights, self._mean)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(weights, trained)
 
 
 class Snapshots:

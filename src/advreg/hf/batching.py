@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, Dataset
 
-from advreg.hf.task import IGNORED
+from advreg.hf.head import IGNORED
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer
 
 Lengths = NDArray[np.int64]

@@ -14,14 +14,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from advreg.hf.ranks import METHOD_FILE, method_file, method_files, remove_others
-from advreg.hf.seal import claimed, discard, flaw
+from advreg.hf.seal import claimed, discard, flaw, is_foreign
 from advreg.methods.base import Method, MethodState
 
 logger = logging.getLogger(__name__)
 
+_STATE_FILE = "trainer_state.json"
+
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be used for this run."""
+
+
+class IncompleteCheckpointError(CheckpointError, FileNotFoundError):
+    """A checkpoint lacks the file in which the stock Trainer looks up where the run stands."""
 
 
 def save_method(
@@ -52,11 +58,15 @@ def save_method(
 def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
     """Give the method back what it remembered, if it is the same method with the same options; returns the tally.
 
-    A run of another number of processes is dealt anew; see :meth:`~advreg.methods.base.Method.redealt`.
+    A run of another number of processes is dealt anew; see :meth:`~advreg.methods.base.Method.redealt`. After another
+    Trainer's checkpoint the method begins with an empty memory, and the tally is empty.
     """
     paths = method_files(folder)
     if not paths:
-        raise CheckpointError(f"{folder} holds no {METHOD_FILE}; it was not saved by advreg, or with save_only_model")
+        if method.remembers and not is_foreign(folder):
+            raise CheckpointError(f"{folder} holds no {METHOD_FILE}, as with save_only_model")
+        _begin_memory(method, folder, rank)
+        return {}
     tallies: list[dict[str, Any]] = []
 
     def states() -> Iterator[MethodState]:
@@ -67,6 +77,21 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
 
     method.load_state(next(states()) if len(paths) == world else method.redealt(states()))
     return tallies[0]
+
+
+def _begin_memory(method: Method, folder: Path, rank: int) -> None:
+    """Say, once, that a run goes on without what its method would remember."""
+    if (wrong := _state_fault(folder / _STATE_FILE)) is not None:
+        raise CheckpointError(f"{folder} cannot be used: {wrong}; it is no checkpoint")
+    epoch = float(json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")).get("epoch") or 0)
+    method.begin_memory(epoch)
+    if method.remembers and rank == 0:
+        logger.warning(
+            "%s was saved without advreg: %s remembers nothing yet, and its memory begins at epoch %g",
+            folder.name,
+            method.name,
+            epoch,
+        )
 
 
 def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -102,25 +127,38 @@ def checkpoints(run: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def last_whole_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint of a run that is as it was saved; of newer ones it is said what is wrong with them."""
+def step_of(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint; 0 if there is none."""
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:
+    """The newest checkpoint of a run that can be used; a warning says what is wrong with each newer one.
+
+    Args:
+        run: folder of the run.
+        remembers: must the checkpoint hold what a method remembers?
+    """
     token = claimed(run)
     for folder in checkpoints(run).values():
-        wrong = flaw(folder, token) or _unfit(folder)
+        wrong = _fault(folder, token, remembers)
         if wrong is None:
             return folder
         logger.warning("%s is not used: %s. The checkpoint before it is tried", folder.name, wrong)
     return None
 
 
-def require_whole(folder: Path) -> None:
-    """Refuse a checkpoint that is not as it was saved."""
-    wrong = (flaw(folder) or _unfit(folder)) if folder.is_dir() else "there is no such folder"
-    if wrong is not None:
-        raise CheckpointError(
-            f"{folder} cannot be used: {wrong}; it was not saved by advreg, or damaged since. Choose an earlier one, "
-            "or resume_from_checkpoint=True, which takes the last whole one"
-        )
+def require_whole(folder: Path, remembers: bool = True) -> None:
+    """Refuse a checkpoint that cannot be used; see :func:`last_whole_checkpoint`."""
+    wrong = _fault(folder, None, remembers) if folder.is_dir() else "there is no such folder"
+    if wrong is None:
+        return
+    lacks_state = folder.is_dir() and not (folder / _STATE_FILE).exists()
+    raise (IncompleteCheckpointError if lacks_state else CheckpointError)(
+        f"Can't find a valid checkpoint at {folder}: {wrong}. Choose an earlier one, or resume_from_checkpoint=True, "
+        "which takes the last one that can be used"
+    )
 
 
 def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
@@ -140,8 +178,21 @@ def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
         discard(folder)
 
 
-def _unfit(folder: Path) -> str | None:
-    """Why a run cannot go on from a checkpoint that is whole, or nothing."""
-    if not method_files(folder):
-        return f"it holds no {METHOD_FILE}, as with save_only_model"
-    return None if (folder / "trainer_state.json").is_file() else "it holds no trainer_state.json"
+def _fault(folder: Path, token: str | None, remembers: bool) -> str | None:
+    """Why a run cannot go on from a checkpoint, or nothing."""
+    wrong = None
+    if not is_foreign(folder):
+        wrong = flaw(folder, token)
+        if wrong is None and remembers and not method_files(folder):
+            wrong = f"it holds no {METHOD_FILE}, as with save_only_model"
+    return wrong or _state_fault(folder / _STATE_FILE)
+
+
+def _state_fault(path: Path) -> str | None:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"it holds no {path.name}"
+    except (OSError, ValueError) as error:
+        return f"{path.name} cannot be read ({error})"
+    return None

@@ -108,6 +108,10 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.logits(batch, delta)
 
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        self._count.forward += self._size(batch)
+        return self._task.loss_at(batch, delta)
+
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         self._count.forward += self._size(batch)
         return self._task.peek(batch, delta)
@@ -116,9 +120,11 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.probe(batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
-        return self._task.pair(batch, delta, fuse)
+        return self._task.pair(batch, delta, fuse, both_losses)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         self._count.forward += self._size(batch)

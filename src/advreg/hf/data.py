@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import bare
 from advreg.hf.masks import PADDED, padding_of
-from advreg.hf.task import IGNORED, SAMPLE_ID
-
-Features = list[dict[str, Any]]
+from advreg.hf.task import SAMPLE_ID
 
 
 class Sized(Protocol):
@@ -26,34 +26,62 @@ class Sized(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-class Identified(Dataset[dict[str, Any]]):
-    """A dataset whose items carry their index as ``sample_id``.
+@dataclass(frozen=True)
+class Numbered:
+    """A sample as its dataset has it, and its id, which :class:`IdCollator` puts into the batch."""
+
+    sample: Any
+    id: int
+
+
+class Identified(Dataset[Any]):
+    """A dataset that gives a ``DataLoader`` the index of each sample beside the sample.
+
+    Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the dataset's own.
+
+    Args:
+        samples: the dataset.
+        required: refuse a sample that has a ``sample_id`` of its own. If false such a sample comes without an id.
 
     Example:
-        >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}])[1]
-        {'input_ids': [7], 'sample_id': 1}
+        >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}]).__getitems__([1])
+        [Numbered(sample={'input_ids': [7]}, id=1)]
     """
 
-    def __init__(self, samples: Sized) -> None:
+    def __init__(self, samples: Sized, required: bool = True) -> None:
         self.samples = samples
+        self.required = required
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        item = dict(self.samples[index])
-        if SAMPLE_ID in item:
-            raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
-        return {**item, SAMPLE_ID: index}
+    def __getitem__(self, index: Any) -> Any:
+        return self.samples[index]
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]] | Picked:
+    def __getattr__(self, name: str) -> Any:
+        return attribute_of(self, "samples", name)
+
+    def __getitems__(self, indices: list[int]) -> list[Any] | Picked:
         """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be had all at once."""
-        return Picked(self, indices) if self.gathers else [self[index] for index in indices]
+        if self.gathers:
+            return Picked(self, indices)
+        return [self.numbered(*pair) for pair in zip(fetched(self.samples, indices), indices, strict=True)]
+
+    def numbered(self, sample: Any, index: int) -> Any:
+        """The sample with its id, unless it has one of its own."""
+        if not (isinstance(sample, Mapping) and SAMPLE_ID in sample):
+            return Numbered(sample, index)
+        if self.required:
+            raise ValueError(_OWN_ID)
+        return sample
 
     @property
     def gathers(self) -> bool:
         """Does the dataset give several samples at once, by ``gathered(indices)``?"""
         return hasattr(self.samples, "gathered")
+
+
+_OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it"
 
 
 @dataclass(frozen=True)
@@ -63,12 +91,41 @@ class Picked:
     dataset: Identified
     ids: list[int]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self.dataset[index] for index in self.ids)
+    def __iter__(self) -> Iterator[Any]:
+        return (self.dataset.numbered(self.dataset[index], index) for index in self.ids)
 
     def gathered(self) -> Any:
         samples: Any = self.dataset.samples
         return samples.gathered(self.ids)
+
+
+def identified(dataset: Any, required: bool = False) -> Any:
+    """The training set with ids, or unchanged if its samples cannot have any.
+
+    Args:
+        dataset: what the trainer was given.
+        required: whether the method remembers samples; otherwise ids only serve in messages.
+    """
+    if isinstance(dataset, Identified):
+        dataset = dataset.samples
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        return dataset
+    if required and SAMPLE_ID in (getattr(dataset, "column_names", None) or ()):
+        raise ValueError(_OWN_ID)
+    return Identified(dataset, required)
+
+
+def fetched(dataset: Any, indices: Sequence[int]) -> Any:
+    """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables do."""
+    together = getattr(dataset, "__getitems__", None)
+    return together(list(indices)) if together else [dataset[index] for index in indices]
+
+
+def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
+    """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none yet."""
+    if name == inner or (name.startswith("__") and name.endswith("__")):
+        raise AttributeError(f"'{type(wrapper).__name__}' object has no attribute '{name}'")
+    return getattr(getattr(wrapper, inner), name)
 
 
 @dataclass
@@ -76,29 +133,48 @@ class IdCollator:
     """Collate with the user's collator, carry ``sample_id`` around it, and check what the model cannot take.
 
     A batch with ids is trained on; it also says which of its masks hide something, which a GPU is slow to tell.
+    Attributes are the collator's own, to read and to set.
 
     Args:
         collator: the collator to wrap; it never sees the ids.
         limits: what the model can take; see :class:`Limits`.
     """
 
-    collator: Callable[[Features], Mapping[str, Any]]
+    collator: Callable[[Any], Any]
     limits: Limits | None = None
 
-    def __call__(self, features: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        ids: Sequence[int | None]
+    def __getattr__(self, name: str) -> Any:
+        return attribute_of(self, "collator", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("collator", "limits"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.collator, name, value)
+
+    def __call__(self, features: Iterable[Any]) -> Any:
         if isinstance(features, Picked) and getattr(self.collator, "takes_gathered", False):
             rows, ids = features.gathered(), features.ids
         else:
-            rows = [dict(feature) for feature in features]
-            ids = [row.pop(SAMPLE_ID, None) for row in rows]
-        batch = dict(self.collator(rows))
-        if any(found is not None for found in ids):
+            rows, ids = _apart(list(features))
+        batch = self.collator(rows)
+        if not isinstance(batch, MutableMapping):
+            return batch
+        if ids:
+            batch = copy(batch)  # which a collator may hold on to
             batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)
             batch[PADDED] = padding_of(batch)
         if self.limits is not None:
             self.limits.check(batch)
         return batch
+
+
+def _apart(features: list[Any]) -> tuple[list[Any], list[int]]:
+    """Samples and ids. A sample with an id is a copy, since a collator may take its rows apart, here in every epoch."""
+    if not all(isinstance(feature, Numbered) for feature in features):
+        return features, []
+    samples = [feature.sample for feature in features]
+    return [copy(row) if isinstance(row, Mapping) else row for row in samples], [feature.id for feature in features]
 
 
 @dataclass(frozen=True)
@@ -146,16 +222,15 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
 
 
 def _sample(batch: Mapping[str, Any], row: int) -> str:
-    return f"sample id {int(batch[SAMPLE_ID][row])}" if SAMPLE_ID in batch else f"sample {row} of a batch"
+    return f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
 
 
 def _classes(core: Any) -> int | None:
     """Number of classes of a classification head; ``None`` for regression and several labels at once."""
-    if "Classification" in type(core).__name__ and getattr(core.config, "problem_type", None) in (
-        None,
-        "single_label_classification",
-    ):
-        return int(core.config.num_labels) if core.config.num_labels > 1 else None
+    config = getattr(core, "config", None)
+    problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
+    if "Classification" in type(core).__name__ and problem in (None, "single_label_classification") and classes > 1:
+        return classes
     return None
 
 
@@ -173,12 +248,12 @@ _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 def in_batches(
-    dataset: Sized, collator: Callable[[Features], Any], size: int, indices: range | None = None
+    dataset: Sized, collator: Callable[[Any], Any], size: int, indices: range | None = None
 ) -> Iterator[dict[str, Any]]:
     """The dataset in order, or these samples of it, collated."""
     indices = range(len(dataset)) if indices is None else indices
     for first in range(0, len(indices), size):
-        yield collator([dataset[index] for index in indices[first : first + size]])
+        yield collator(fetched(dataset, indices[first : first + size]))
 
 
 def leave_inherited(worker: int) -> None:

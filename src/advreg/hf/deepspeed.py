@@ -92,7 +92,7 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
         )
     if not engaged:
         return
-    if (before := len(method_files(checkpoint))) != process_count():
+    if (before := len(method_files(checkpoint))) not in (0, process_count()):  # 0: DeepSpeed itself knows how many
         raise CheckpointError(
             f"{checkpoint} was saved under DeepSpeed by {before} processes, got {process_count()}, to which ZeRO does "
             "not deal its state; start as many"

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Perturbation
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import SURVIVES, InjectionError, bare, surviving_share
-from advreg.hf.task import IGNORED, CheckpointingError, ModelTask
+from advreg.hf.task import CheckpointingError, ModelTask
 from advreg.methods.base import Batch
 
 
@@ -37,7 +38,7 @@ def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius
         radius: l2 size, per sentence, of the δ that is tried.
     """
     try:
-        task = ModelTask(model, site=site)
+        task = ModelTask(model, site=site, compute_loss=_predict_alone)
     except CheckpointingError as error:
         return [Finding("model", "gradient checkpointing", False, "reentrant", str(error))]
     except InjectionError as error:
@@ -48,6 +49,12 @@ def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius
     except InjectionError as error:
         return [Finding("model", "hook fires", False, "not once per pass", str(error))]
     return list(_findings(task, batch, embeddings, Ball(radius)))
+
+
+def _predict_alone(model: Any, inputs: dict[str, Any], *_: Any) -> Tensor:
+    """The pass of a loss that is computed outside the model, which can always be fused."""
+    logits: Tensor = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+    return logits.sum()
 
 
 def _findings(task: ModelTask, batch: Batch, embeddings: dict[str, Tensor], ball: Ball) -> Iterator[Finding]:

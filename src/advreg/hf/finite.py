@@ -42,7 +42,8 @@ class Update:
 
     def place(self, *batches: Batch) -> str:
         """Where a user finds it, for an error."""
-        ids = [number for batch in batches if SAMPLE_ID in batch for number in batch[SAMPLE_ID].tolist()]
+        found = [batch.get(SAMPLE_ID, ()) for batch in batches]
+        ids = [number for each in found for number in (each.tolist() if isinstance(each, Tensor) else each)]
         return f"step {self.step} (epoch {self.epoch}), sample ids {ids or 'unknown'}"
 
     def losses_are_finite(self) -> Tensor:

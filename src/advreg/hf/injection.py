@@ -234,13 +234,30 @@ def surviving_share(output: Tensor, delta: Tensor) -> float:
     return float(changed.sum() / moved.sum()) if bool(moved.any()) else 1.0
 
 
+def has_decoder(core: Any) -> bool:
+    """Whether a model has a decoder. T5's token classifier has none, though its config says encoder–decoder."""
+    if not getattr(core.config, "is_encoder_decoder", False):
+        return False
+    encoder = core.get_encoder()
+    return all(part is not encoder for part in core.get_decoder().modules())
+
+
 def _token_embeddings(core: Any) -> dict[str, nn.Module]:
-    if getattr(core.config, "is_encoder_decoder", False):
+    if has_decoder(core):
         return {
             "encoder": core.get_encoder().get_input_embeddings(),
             "decoder": core.get_decoder().get_input_embeddings(),
         }
-    return {"tokens": core.get_input_embeddings()}
+    return {"tokens": _called_embedding(core)}
+
+
+def _called_embedding(core: Any) -> nn.Module:
+    """The token embedding that a pass calls: T5's encoder has one of its own beside the one that the model names."""
+    named: nn.Module = core.get_input_embeddings()
+    parts = list(core.get_encoder().modules()) if hasattr(core, "get_encoder") else [named]
+    shape = getattr(getattr(named, "weight", None), "shape", None)
+    own = [part for part in parts if isinstance(part, nn.Embedding) and part.weight.shape == shape]
+    return own[0] if own and named not in parts else named
 
 
 def _block_around(core: nn.Module, embedding: nn.Module, stream: str) -> nn.Module:

@@ -105,7 +105,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     never stopped.
     """
     keep_freed_memory()
-    trainer = _trainer(job)
+    trainer = make_trainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
     forget_peak()
@@ -132,7 +132,8 @@ def checkpoint_at(folder: Path, step: int | None) -> str | None:
     return None if step is None else str(folder / f"{_CHECKPOINT}{step}")
 
 
-def _trainer(job: Job) -> AdversarialTrainer:
+def make_trainer(job: Job) -> AdversarialTrainer:
+    """The trainer of a job, which has trained nothing yet."""
     arguments = training_arguments(job.folder, job.precision, job.fields)
     if job.compile_layers:
         compile_layers(job.model)

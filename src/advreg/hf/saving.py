@@ -19,10 +19,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint, require_whole, rotate
+from advreg.hf.checkpoint import (
+    CheckpointError,
+    checkpoints,
+    last_whole_checkpoint,
+    require_whole,
+    rotate,
+    step_of,
+)
 from advreg.hf.deepspeed import require_readable
 from advreg.hf.ranks import first_decides
-from advreg.hf.seal import STAGING, claim, new_token, publish, seal, token_of
+from advreg.hf.seal import STAGING, claim, is_foreign, new_token, publish, seal, token_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +43,28 @@ class SavingMixin(_Any):  # type: ignore[misc]
 
     _staged = False  # is a checkpoint being written?
     _run = ""  # token of the run
+    _since = 0  # step from which on checkpoints in the folder are the run's
 
     def _settle(self, given: str | bool | None) -> str | None:
         """The checkpoint to go on from, known to be whole; what a run that was killed in a save left is cleared."""
         output = Path(self.args.output_dir)
         if self.args.should_save:
             shutil.rmtree(output / STAGING, ignore_errors=True)
-        checkpoint = first_decides(lambda: _whole(given, output, self.is_deepspeed_enabled))
-        if checkpoint is not None and self.args.should_save:
+        self._run, self._since = new_token(), 0
+        checkpoint = first_decides(lambda: _whole(given, output, self.is_deepspeed_enabled, self.method.remembers))
+        if checkpoint is None:
+            return None
+        if self.args.should_save:
             self._rotate_behind(checkpoint)
-        self._run = new_token() if checkpoint is None else token_of(checkpoint)
-        return None if checkpoint is None else str(checkpoint)
+        if not is_foreign(checkpoint):
+            self._run = token_of(checkpoint)
+        elif checkpoint.parent.resolve() == output.resolve():
+            self._since = step_of(checkpoint) + 1
+        return str(checkpoint)
 
     def _rotate_behind(self, checkpoint: Path) -> None:
         """Delete what a run that was killed after its save would have deleted next; never what came later."""
-        run, step = checkpoint.parent, int(checkpoint.name.rpartition("-")[2] or 0)
+        run, step = checkpoint.parent, step_of(checkpoint)
         later = {folder for number, folder in checkpoints(run).items() if number >= step}
         best = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).best_model_checkpoint
         rotate(run, self.args.save_total_limit, later | {Path(best or checkpoint)})
@@ -148,7 +162,7 @@ class SavingMixin(_Any):  # type: ignore[misc]
             if renamed:
                 self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
             seal(staged, self._run)
-            claim(folder.parent, self._run)
+            claim(folder.parent, self._run, self._since)
             publish(staged, folder)
             keep = {folder, Path(self.state.best_model_checkpoint or folder)}
             rotate(folder.parent, self.args.save_total_limit, keep)
@@ -160,15 +174,17 @@ class SavingMixin(_Any):  # type: ignore[misc]
         return int(self.accelerator.gather(torch.tensor([are], device=self.args.device, dtype=torch.int64)).sum())
 
 
-def _whole(given: str | os.PathLike[str] | bool | None, output: Path, engaged: bool) -> Path | None:
+def _whole(given: str | os.PathLike[str] | bool | None, output: Path, engaged: bool, remembers: bool) -> Path | None:
     """The checkpoint that was asked for, or the last one of a run; read once for all processes, and to its end."""
     if given is True:
-        checkpoint = last_whole_checkpoint(output)
+        checkpoint = last_whole_checkpoint(output, remembers)
         if checkpoint is None:
-            raise CheckpointError(f"'{output}' holds no whole checkpoint; leave resume_from_checkpoint out")
+            raise CheckpointError(
+                f"No valid checkpoint found in output directory ({output}); leave resume_from_checkpoint out"
+            )
     elif isinstance(given, str | os.PathLike):
         checkpoint = Path(given)
-        require_whole(checkpoint)
+        require_whole(checkpoint, remembers)
     else:
         return None
     require_readable(checkpoint, engaged)
@@ -193,6 +209,13 @@ def _worded(what: str) -> Iterator[None]:
         yield
     except pickle.UnpicklingError as error:
         told = "it holds something other than tensors and numbers, perhaps code, or is damaged"
-        raise CheckpointError(f"{what} cannot be read ({told}); go on from an earlier checkpoint") from error
+        raise _as_ours(error, f"{what} cannot be read ({told}); go on from an earlier checkpoint") from error
     except (SafetensorError, EOFError, KeyError) as error:
-        raise CheckpointError(f"{what} cannot be read ({error!r}); go on from an earlier checkpoint") from error
+        raise _as_ours(error, f"{what} cannot be read ({error!r}); go on from an earlier checkpoint") from error
+
+
+def _as_ours(error: Exception, text: str) -> CheckpointError:
+    """A CheckpointError that is caught wherever the stock Trainer's error is."""
+    kind = type("CheckpointError", (CheckpointError, type(error)), {"__str__": lambda _: text})
+    ours: CheckpointError = kind(text)
+    return ours

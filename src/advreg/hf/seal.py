@@ -7,12 +7,14 @@ folder of that name is whole, and what happens to it later (a truncated or chang
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from advreg.record import RecordError, load_as, save_as, stays_inside, sync_folder
@@ -39,9 +41,15 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunToken:
-    """Which run a folder's checkpoints are of."""
+    """Which run a folder's checkpoints are of.
+
+    Args:
+        run: its token.
+        since: the first step that belongs to the run, which began at a checkpoint of another Trainer below that step.
+    """
 
     run: str
+    since: int = field(default=0, metadata={"later": True})
     schema: int = 1
 
 
@@ -94,7 +102,10 @@ def flaw(folder: Path, run: str | None = None) -> str | None:
     try:
         manifest = load_as(folder / MANIFEST_FILE, Manifest)
     except (FileNotFoundError, NotADirectoryError):
-        return f"{MANIFEST_FILE} is missing, so it was not saved to its end"
+        return (
+            f"{MANIFEST_FILE} is missing, so it was not saved to its end; if a Trainer without advreg saved it, move "
+            "it to another folder"
+        )
     except (OSError, RecordError) as error:
         return f"{MANIFEST_FILE} cannot be read ({error})"
     if run is not None and manifest.run != run:
@@ -133,10 +144,10 @@ def token_of(checkpoint: Path) -> str:
     return load_as(checkpoint / MANIFEST_FILE, Manifest).run
 
 
-def claim(folder: Path, run: str) -> None:
-    """From now on the checkpoints in the folder are those of this run; others are not gone on from."""
+def claim(folder: Path, run: str, since: int = 0) -> None:
+    """From now on the folder's checkpoints belong to this run, from step ``since`` on; others are not used."""
     if claimed(folder) != run:
-        save_as(folder / RUN_FILE, RunToken(run=run))
+        save_as(folder / RUN_FILE, RunToken(run=run, since=since))
 
 
 def claimed(folder: Path) -> str | None:
@@ -145,3 +156,19 @@ def claimed(folder: Path) -> str | None:
         return load_as(folder / RUN_FILE, RunToken).run
     except (OSError, RecordError):
         return None
+
+
+def is_foreign(checkpoint: Path) -> bool:
+    """Whether a checkpoint was saved without advreg: it holds no file of ours, and no run of ours claims it."""
+    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return not any(checkpoint.glob("advreg_*")) and (step is None or int(step[1]) < _claimed_since(checkpoint.parent))
+
+
+def _claimed_since(folder: Path) -> float:
+    """The first step at which a folder's checkpoints belong to a run; 0 if the claim cannot be read."""
+    try:
+        return load_as(folder / RUN_FILE, RunToken).since
+    except FileNotFoundError:
+        return math.inf
+    except (OSError, RecordError):
+        return 0

@@ -12,24 +12,27 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from advreg.core.checks import check_whole
 from advreg.core.shard import Shard
-from advreg.hf.data import Features, Sized, in_batches
+from advreg.hf.data import Sized, in_batches
+from advreg.hf.head import IGNORED
 from advreg.hf.injection import bare, find_sites
 from advreg.hf.randomness import kept_randomness
-from advreg.hf.task import IGNORED, ModelTask
+from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
 from advreg.memory.exchange import summed
 
-_SAMPLES_AT_ONCE = 256
+_SAMPLES_AT_ONCE = 256  # that are hashed and averaged together, however few the collator is given
 _FETCHED_AT_ONCE = 2**24  # numbers that wait on the model's device, 64 MiB, so that it is not waited for in each batch
 
 
 def survey(
     task: ModelTask,
     dataset: Sized,
-    collator: Callable[[Features], Any],
+    collator: Callable[[Any], Any],
     advance: Callable[[int], None] | None = None,
     shard: Shard | None = None,
+    batch_size: int = _SAMPLES_AT_ONCE,
 ) -> Corpus:
     """Pass over the data set in the order of its ids, once, keeping of each batch no more than the Corpus holds.
 
@@ -39,38 +42,29 @@ def survey(
         collator: makes a batch of them, as in training.
         advance: called with the number of samples done since the last call, for a progress bar.
         shard: the samples to see, of this process; all processes must call. None: all samples there are.
+        batch_size: the most samples that the collator is given at once, as in training. The Corpus does not depend on
+            it, unless the collator is a random one.
     """
+    check_whole("batch_size", batch_size, least=1)
     shard = Shard(len(dataset)) if shard is None else shard
-    size = len(shard)
-    if shard.size == 0:
-        raise ValueError("the training set must have at least one sample, got none")
-    if shard.size < shard.world:
-        raise ValueError(
-            f"the training set must have a sample for each of {shard.world} processes, got {shard.size}; start fewer"
-        )
+    _check_size(shard)
     device = bare(task.model).device
-    # float32 once instead of in each batch; nothing where it is float32 already
-    tables = {stream: table_of(module).float() for stream, module in find_sites(task.model, "tokens").items()}
-    lengths = {stream: torch.empty(size, dtype=torch.int64) for stream in tables}
-    vectors = {stream: _HostRows(size, table.shape[1]) for stream, table in tables.items()}
-    digests = {stream: (hashlib.sha256(), hashlib.sha256()) for stream in tables}  # of lengths and of tokens
+    streams = {
+        name: _Stream(number, table_of(module).float(), shard)
+        for number, (name, module) in enumerate(find_sites(task.model, "tokens").items())
+    }
     labels = hashlib.sha256()
-    items = torch.empty(size, dtype=torch.int64)
+    items = torch.empty(len(shard), dtype=torch.int64)
     has_items = False
     widths: dict[str, int] = {}
-    done, checksum = 0, 0
+    done, size = 0, min(batch_size, _SAMPLES_AT_ONCE)
     with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
-        for batch in in_batches(dataset, collator, _SAMPLES_AT_ONCE, shard.ids):
+        for batch in in_batches(dataset, collator, size, shard.ids):
             widths = widths or task.widths(to_device(batch, device))
             rows = len(batch["input_ids"])
-            _check_rows(rows, min(_SAMPLES_AT_ONCE, size - done))
-            for number, (stream, (ids, mask)) in enumerate(task.tokens(batch).items()):
-                real, counts = ids[mask], mask.sum(1)
-                lengths[stream][done : done + rows] = counts
-                vectors[stream].append(mean_rows(tables[stream], real, counts))
-                for digest, part in zip(digests[stream], (counts, real), strict=True):
-                    digest.update(part.to("cpu", torch.int64).numpy().tobytes())
-                checksum += token_checksum(number, shard.ids[done : done + rows], counts.cpu(), real.cpu())
+            _check_rows(rows, min(size, len(shard) - done))
+            for name, (tokens, mask) in task.tokens(batch).items():
+                streams[name].add(tokens, mask)
             if isinstance(batch.get("labels"), Tensor):
                 told = batch["labels"].cpu()
                 labels.update(told[told != IGNORED].to(torch.float64).numpy().tobytes())
@@ -79,15 +73,58 @@ def survey(
             done += rows
             if advance is not None:
                 advance(rows)
+    vectors = {name: stream.finish() for name, stream in streams.items()}
     return Corpus(
-        lengths,
+        {name: stream.lengths for name, stream in streams.items()},
         dict(widths),
-        {stream: rows.finish() for stream, rows in vectors.items()},
-        combined([*(digest for pair in digests.values() for digest in pair), labels]),
+        vectors,
+        combined([*(digest for stream in streams.values() for digest in stream.digests), labels]),
         shard,
-        f"{summed(checksum, device, shard.world):016x}",
+        f"{summed(sum(stream.checksum for stream in streams.values()), device, shard.world):016x}",
         items if has_items else None,
     )
+
+
+class _Stream:
+    """What a Corpus holds of one stream, made from batches as they come.
+
+    Args:
+        number: of the stream.
+        table: W, in float32 once instead of in each batch.
+        shard: the samples.
+    """
+
+    def __init__(self, number: int, table: Tensor, shard: Shard) -> None:
+        self.lengths = torch.empty(len(shard), dtype=torch.int64)
+        self.digests = (hashlib.sha256(), hashlib.sha256())  # of lengths and of tokens
+        self.checksum = 0
+        self._number, self._table, self._ids = number, table, shard.ids
+        self._vectors = _HostRows(len(shard), table.shape[1])
+        self._waiting: list[tuple[Tensor, Tensor]] = []  # of each batch: tokens in each sample, and the tokens
+        self._done = 0
+
+    def add(self, tokens: Tensor, mask: Tensor) -> None:
+        """Take the real tokens of a batch, (B, T)."""
+        self._waiting.append((mask.sum(1), tokens[mask]))
+        if sum(len(counts) for counts, _ in self._waiting) >= _SAMPLES_AT_ONCE:
+            self._sum_up()
+
+    def finish(self) -> Tensor:
+        """The sentence vectors of all samples, (n, d)."""
+        self._sum_up()
+        return self._vectors.finish()
+
+    def _sum_up(self) -> None:
+        if not self._waiting:
+            return
+        counts, tokens = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        first, self._done = self._done, self._done + len(counts)
+        self.lengths[first : self._done] = counts
+        self._vectors.append(mean_rows(self._table, tokens, counts))
+        for digest, part in zip(self.digests, (counts, tokens), strict=True):
+            digest.update(part.to("cpu", torch.int64).numpy().tobytes())
+        self.checksum += token_checksum(self._number, self._ids[first : self._done], counts.cpu(), tokens.cpu())
 
 
 class _HostRows:
@@ -113,6 +150,15 @@ class _HostRows:
             self.rows[self.fetched : self.fetched + len(part)] = part
             self.fetched += len(part)
             self.waiting.clear()
+
+
+def _check_size(shard: Shard) -> None:
+    if shard.size == 0:
+        raise ValueError("the training set must have at least one sample, got none")
+    if shard.size < shard.world:
+        raise ValueError(
+            f"the training set must have a sample for each of {shard.world} processes, got {shard.size}; start fewer"
+        )
 
 
 def _check_rows(found: int, expected: int) -> None:

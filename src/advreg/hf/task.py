@@ -14,31 +14,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from advreg.core.ascent import input_gradient
-from advreg.core.divergence import Divergence, Prediction, divergence, widen
+from advreg.core.divergence import Divergence, Prediction
 from advreg.core.perturbation import Cut, Perturbation
-from advreg.hf.compiling import compiled
+from advreg.hf.capability import UnsupportedError, refusal
+from advreg.hf.doubling import is_per_sample, reason_against, rows_of, twice
 from advreg.hf.drops import has_dropout
-from advreg.hf.injection import Injection, bare, compiled_parts, is_compiled, uncompiled
+from advreg.hf.head import IGNORED, Head
+from advreg.hf.injection import Injection, bare, compiled_parts, has_decoder, is_compiled, uncompiled
 from advreg.hf.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.masks import PADDED, known_padding
 from advreg.hf.narrow import NarrowLogits
+from advreg.hf.packing import Documents
 from advreg.hf.randomness import kept_randomness, random_states, set_random_states
+from advreg.hf.trained_pass import TrainedPass, prediction_of
 from advreg.methods.base import Batch, Dropout
 
 SAMPLE_ID = "sample_id"
 ITEMS = "num_items_in_batch"
-IGNORED = -100
 
-_NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS)
 _FIRST_INNER_SCALE = 2.0**16
-_VOCABULARY = 1024  # classes
+
+_NOT_FOR_THE_MODEL = ("labels", SAMPLE_ID, ITEMS, PADDED)
 
 logger = logging.getLogger(__name__)
 
 LossFunction = Callable[[Tensor, Batch, Tensor], Tensor]
+ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch, int], Tensor]
 
 
-class CheckpointingError(RuntimeError):
+class CheckpointingError(UnsupportedError, RuntimeError):
     """Reentrant gradient checkpointing cannot be differentiated with respect to δ."""
 
 
@@ -50,8 +54,15 @@ class ModelTask:
         site: where δ is added; see :func:`advreg.hf.injection.find_sites`.
         label_smoothing: of the task's cross-entropy.
         loss_function: replaces the task loss; called with logits, batch and the denominator.
+        compute_loss: replaces the whole pass that computes the loss, as a trainer's ``compute_loss`` does: called with
+            the model, its inputs, the batch and the number of copies of the batch in the inputs, it calls the model
+            once and returns the loss.
+        perturbs: whether δ is to be added; otherwise the model needs no token embeddings.
+        means: whether that loss is a mean over samples or tokens that widens the logits itself, as transformers' own.
         half: is the model run in float16, so that the inner objective must be scaled against underflow?
         context: entered around every pass, for autocast.
+
+    The task loss is what the model's own forward pass returns, unless one of the arguments says otherwise.
 
     A batch is the mapping a data loader yields: the model's inputs with ``labels``; ``sample_id`` for methods that
     remember samples; ``num_items_in_batch`` if the loss is to be divided by more than this batch's own items;
@@ -71,21 +82,34 @@ class ModelTask:
         loss_function: LossFunction | None = None,
         half: bool = False,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        compute_loss: ComputeLoss | None = None,
+        means: bool = True,
+        perturbs: bool = True,
     ) -> None:
         self.model = uncompiled(model)
-        self.injection = Injection(model, site)
+        self._injected, self._site = model, site
         self.label_smoothing = label_smoothing
         self.loss_function = loss_function
+        self.compute_loss: ComputeLoss = compute_loss or self._own_loss
+        self.means = means and loss_function is None
+        self._perturbs = perturbs
+        if perturbs:
+            self.injection  # its sites are found here and not in training  # noqa: B018
         self.context = context
-        self._core = bare(model)
-        self._accepted = set(inspect.signature(self._core.forward).parameters)
+        self.core = bare(model)
+        self.prediction_head = Head(self.core)
+        self._accepted = set(inspect.signature(self.core.forward).parameters)
         self._widths: dict[str, int] = {}
         self.half = half
         self._inner_scale = _FIRST_INNER_SCALE
         self._random_state: list[Tensor] | None = None
         self.may_fuse = True
         self.has_fused = False  # in the step at hand
-        require_non_reentrant(model)
+        self._last: TrainedPass | None = None
+        self._said: set[str] = set()
+        self._honours: bool | None = None
+        if perturbs:
+            require_non_reentrant(model)
         self.wrapped = model
 
     # ---- the model, as it is called
@@ -104,12 +128,13 @@ class ModelTask:
         self._frozen: Callable[..., Any] | None = None
         self._replaced: Callable[..., Any] = partial(call_with, self.model)
         self._compiled = is_compiled(model)
-        self._compiles_losses = False
+        self._compiles_losses = self.prediction_head.compiles = False
         self._logits: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._layers: Callable[[], AbstractContextManager[Any]] = nullcontext
         if self._compiled:
             self._layers = layers_kept if any(map(draws_in_vain, compiled_parts(model))) else nullcontext
-            self.injection.stay()
+            if self._perturbs:
+                self.injection.stay()
             self._compile_like(model)
 
     def _compile_like(self, model: nn.Module) -> None:
@@ -118,9 +143,9 @@ class ModelTask:
         if whole is None:  # compiled in place, or in parts: those parts are called
             self._quiet = model if uncompiled(model) is self.model else self.model
             self._frozen = partial(call_constant, self._quiet)
-            self._compiles_losses = True
-            if self.loss_function is None:  # which may not widen what it reads
-                self._logits = NarrowLogits(self.model, self._core).passing
+            self._compiles_losses = self.prediction_head.compiles = True
+            if self.means:
+                self._logits = NarrowLogits(self.model, self.core).passing
             return
         compiler: Any = whole.dynamo_ctx
         self._quiet = whole if uncompiled(whole) is self.model else compiler(self.model)
@@ -133,40 +158,132 @@ class ModelTask:
     def release(self) -> None:
         """Take the hooks off a compiled model, whose passes are not compiled from then on."""
         self.wrapped = self.model
-        self.injection.leave()
+        if self._perturbs:
+            self.injection.leave()
+
+    @cached_property
+    def injection(self) -> Injection:
+        """Where δ enters the model."""
+        return Injection(self._injected, self._site)
 
     # ---- predictions
 
     def logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        return self._forward(self.wrapped, self._inputs(batch), delta)
+        return self._train_pass(batch, delta).logits()
+
+    def loss_at(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
+        loss, self._last = self._train_pass(batch, delta).loss, None
+        return loss
 
     def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        return self._forward(self._quiet, self._inputs(batch), delta)
+        return self._forward(self._quiet, batch, delta)
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         if self._compiled and self.half:  # its gradient may be taken twice, which compiled graphs do not allow
             with torch.compiler.set_stance("force_eager"):
                 return self.peek(batch, delta)
-        if self._frozen is None or self._core.is_gradient_checkpointing:  # recomputed when they are constants no more
+        if self._frozen is None or self.core.is_gradient_checkpointing:  # recomputed when they are constants no more
             return self.peek(batch, delta)
-        return self._forward(self._frozen, self._inputs(batch), delta)
+        return self._forward(self._frozen, batch, delta)
 
-    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
-        if fuse and self.may_fuse:
-            self.has_fused = True
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        if fuse and self.may_fuse and self._can_fuse(batch) and (self.means or not both_losses):
             try:
-                return self._fused(batch, delta)
+                made = self._train_pass(batch, delta, doubled=not both_losses, both_losses=both_losses)
             except torch.OutOfMemoryError:
                 if not self.unfuse():
                     raise
-        # Only the second pass goes through the wrapper: DDP wants one wrapped forward per backward.
-        return self.peek(batch), self.logits(batch, delta)
+                made = self._train_pass(batch)
+        else:
+            made = self._train_pass(batch)
+        if made.perturbed is not None:
+            return made.logits(), made.perturbed
+        # A second pass goes past the wrapper: DDP wants one wrapped forward per backward.
+        if not both_losses:
+            return made.logits(), self.peek(batch, delta)
+        other = self._train_pass(batch, delta, model=self._quiet)
+        made.loss, self._last = (made.loss + other.loss) / 2, made
+        return made.logits(), other.logits()
 
-    def _fused(self, batch: Batch, delta: Perturbation | Cut | None) -> tuple[Tensor, Tensor]:
+    def _can_fuse(self, batch: Batch) -> bool:
         self._refuse_batch_statistics()
-        both = self._forward(self.wrapped, twice(self._inputs(batch)), delta and delta.above_zeros())
-        clean, perturbed = both.chunk(2)
-        return clean, perturbed
+        return self.may_double({name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL})
+
+    def may_double(self, inputs: Mapping[str, Any], keeps_labels: bool = False) -> bool:
+        """Whether a doubled pass is a valid one with the same loss; the log says once why not.
+
+        Args:
+            inputs: of the forward pass.
+            keeps_labels: whether the labels are among them, for a loss that the model alone can compute.
+        """
+        if keeps_labels:
+            reason: str | None = f"{type(self.core).__name__} computes a loss that is not known to be a plain mean"
+        elif self.prediction_head.adds_router_loss(inputs):
+            reason = "the router's loss covers all rows"
+        else:
+            reason = reason_against(inputs)
+        if reason is not None and reason not in self._said:
+            self._said.add(reason)
+            logger.warning("clean and perturbed copies go in two passes: %s", reason)
+        return reason is None
+
+    def _train_pass(
+        self,
+        batch: Batch,
+        delta: Perturbation | Cut | None = None,
+        doubled: bool = False,
+        both_losses: bool = False,
+        model: nn.Module | None = None,
+    ) -> TrainedPass:
+        """The pass through the wrapped model, or the one given, that computes the task loss."""
+        self._check_resolution(batch, delta)
+        self._last = None  # its graph is not needed any more
+        model = self.wrapped if model is None else model
+        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled, both_losses)
+        inputs = {name: value for name, value in batch.items() if name not in (SAMPLE_ID, ITEMS, PADDED)}
+        inputs = twice(inputs) if both_losses else inputs
+        with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(model):
+            made.loss = self.compute_loss(model, inputs, batch, 1 + both_losses)
+        made.require_made()
+        self._last = made
+        return made
+
+    def _own_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1) -> Tensor:
+        """The loss of a loop without a trainer."""
+        items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies
+        if self.loss_function is not None or self.label_smoothing:
+            labels = inputs.pop("labels")
+            logits = prediction_of(model(**inputs))
+            if self.loss_function is not None:
+                return self.loss_function(logits, batch, self.items(batch))
+            return self.prediction_head.loss(logits, labels, items, self.label_smoothing)
+        output = model(**inputs if items is None or not self.takes_items else {**inputs, ITEMS: items})
+        loss: Tensor = output["loss"]
+        return loss if items is None or self.honours_items(batch) else loss * copies * self.count(batch) / items
+
+    @cached_property
+    def takes_items(self) -> bool:
+        """Whether the forward pass can be told the number of items to divide the loss by."""
+        kinds = inspect.signature(self.core.forward).parameters.values()
+        default = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in kinds)
+        return bool(getattr(self.core, "accepts_loss_kwargs", default))
+
+    def honours_items(self, batch: Batch) -> bool:
+        """Whether the loss of the forward pass is divided by a given number of items.
+
+        Many models take the number and ignore it. One that is not known shows it on one batch, without a trace.
+        """
+        if self.prediction_head.computes(batch.get("labels")):
+            return self.takes_items
+        if self._honours is None:
+            inputs = {name: value for name, value in batch.items() if name not in (SAMPLE_ID, ITEMS, PADDED)}
+            with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():
+                items = torch.as_tensor(self.count(batch))
+                losses = [self._quiet(**inputs, **{ITEMS: items * times})["loss"] for times in (1, 2)]
+            self._honours = not bool(torch.isclose(losses[0], losses[1]))
+        return self._honours
 
     def unfuse(self) -> bool:
         """From now on make two passes of a fused one, since memory ran out; false if that cannot help.
@@ -181,33 +298,61 @@ class ModelTask:
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            self._reset_masks()
-            with self.context(), self._layers(), self._logits(), self._known(inputs := self._inputs(batch)):
+            self.reset_masks()
+            inputs = self.inputs(batch)
+            with self.context(), self._layers(), self._logits(), self._known(batch):
                 output = self._replaced(dict(parameters), inputs)
         return prediction_of(output)
 
-    def _forward(self, model: Callable[..., Any], inputs: dict[str, Any], delta: Perturbation | Cut | None) -> Tensor:
-        if self._compiled and isinstance(delta, Perturbation) and self.injection.unchecked():
-            for stream, output in self._look(inputs).items():
-                self.injection.check_resolution(output, delta.values[stream], stream)
-        self._reset_masks()
-        with self.injection.adding(delta), self.context(), self._layers(), self._logits(), self._known(inputs):
+    def _forward(self, model: Callable[..., Any], batch: Batch, delta: Perturbation | Cut | None) -> Tensor:
+        self._check_resolution(batch, delta)
+        self.reset_masks()
+        inputs = self.inputs(batch)
+        with (
+            self.adding(self._laid_out(delta, batch)),
+            self.context(),
+            self._layers(),
+            self._logits(),
+            self._known(batch),
+        ):
             return prediction_of(model(**inputs))
 
-    def _known(self, inputs: dict[str, Any]) -> AbstractContextManager[None]:
-        """Takes from the inputs what the host knows of their masks; a compiler of whole passes looks into none."""
-        padded = inputs.pop(PADDED, None)
+    def adding(self, delta: Perturbation | Cut | None) -> AbstractContextManager[None]:
+        """Within, the one pass that is made has δ in its embeddings."""
+        return nullcontext() if delta is None else self.injection.adding(delta)
+
+    def _check_resolution(self, batch: Batch, delta: Perturbation | Cut | None) -> None:
+        """Before a compiled pass, whose graph cannot look at values."""
+        if self._compiled and isinstance(delta, Perturbation) and self.injection.unchecked():
+            for stream, output in self.look(batch).items():
+                self.injection.check_resolution(output, delta.values[stream], stream)
+
+    def _laid_out(self, delta: Perturbation | Cut | None, batch: Batch) -> Perturbation | Cut | None:
+        """δ in the rows of the batch, which may hold several documents each."""
+        documents = None if delta is None else self._documents(batch)
+        return delta if delta is None or documents is None else documents.packed(delta)
+
+    def _documents(self, batch: Batch) -> Documents | None:
+        return None if self.is_encoder_decoder else Documents.of(batch)
+
+    def _known(self, batch: Batch) -> AbstractContextManager[None]:
+        """Tells the pass what the host knows of its masks; a compiler of whole passes looks into none."""
+        padded = batch.get(PADDED)
         if padded is None or (self._compiled and not self._compiles_losses):
             return nullcontext()
         return known_padding(padded, self.is_encoder_decoder)
 
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
-        """What the model's forward takes; labels stay out, so that the model computes no loss of its own."""
-        inputs = {name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL}
-        if self.is_encoder_decoder and "decoder_input_ids" not in inputs:
-            # a classifier's decoder reads the text once more
-            targets = batch["input_ids" if "Classification" in type(self._core).__name__ else "labels"]
-            inputs["decoder_input_ids"] = decoder_inputs(self._core, targets)
+    def inputs(self, batch: Batch, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the model's forward takes to predict; labels stay out, so that it computes no loss.
+
+        Args:
+            batch: the batch.
+            given: what a loss function gives the model of it; by default all that is for the model.
+        """
+        given = batch if given is None else given
+        inputs = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_MODEL}
+        if self.is_encoder_decoder and "decoder_input_ids" not in inputs and not self.reads_twice:
+            inputs["decoder_input_ids"] = decoder_inputs(self.core, batch["labels"])
         if "use_cache" in self._accepted:
             inputs.setdefault("use_cache", False)
         return inputs
@@ -215,38 +360,15 @@ class ModelTask:
     # ---- losses
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        if self.loss_function is not None:
-            return self.loss_function(logits, batch, self.items(batch))
-        kind = self.prediction(logits, batch)
-        logits, labels = self._aligned(logits, batch)
-        if kind == "value":
-            total = (widen(logits).reshape(labels.shape) - labels.to(widen(logits).dtype)).square().sum()
-        elif kind == "labels":
-            total = F.binary_cross_entropy_with_logits(widen(logits), labels.to(widen(logits).dtype), reduction="sum")
-        else:
-            total = self._over_logits(cross_entropy, logits)(
-                logits.flatten(0, -2), labels.flatten(), self.label_smoothing
-            )
-        return total / self.items(batch)
-
-    def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
-        return (self.loss(clean, batch) + self.loss(perturbed, batch)) / 2
+        made, self._last = self._last, None  # or its graph would outlive the step
+        if made is None or made.clean is not logits:
+            raise ValueError("the task loss belongs to the last trained pass: call loss() once, with its logits")
+        return made.loss
 
     def divergence(
         self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
     ) -> Tensor:
-        prediction = self.prediction(clean, batch)
-        measure = self._over_logits(divergence, clean)
-        rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
-        moved = measure(*rows, kind, prediction, detach_clean).view(clean.shape[:-1])  # (B,) or (B, T)
-        if prediction != "classes" or "labels" not in batch:
-            return moved.sum()
-        moved, labels = self._aligned(moved, batch)
-        return moved.masked_fill(labels == IGNORED, 0.0).sum()
-
-    def _over_logits(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
-        """The function, compiled if layers are, where a pass over the logits of a vocabulary costs something."""
-        return compiled(function) if self._compiles_losses and logits.shape[-1] >= _VOCABULARY else function
+        return self.prediction_head.divergence(clean, perturbed, batch.get("labels"), kind, detach_clean)
 
     def items(self, batch: Batch) -> Tensor:
         given = batch.get(ITEMS)
@@ -254,43 +376,19 @@ class ModelTask:
 
     def count(self, batch: Batch) -> Tensor:
         """Samples (classification, regression) or target tokens of this batch alone."""
-        labels: Tensor = batch["labels"]
-        if labels.is_floating_point():
-            return torch.tensor(labels.numel(), device=labels.device)  # −100.0 is a value like any other
-        labels = labels[:, 1:] if self.predicts_next else labels
-        return (labels != IGNORED).sum().clamp_min(1)
+        return self.prediction_head.count(batch["labels"])
 
     def prediction(self, logits: Tensor, batch: Batch) -> Prediction:
-        """What the head predicts, told as Hugging Face models do: ``problem_type``, else the labels' type."""
-        problem = getattr(self._core.config, "problem_type", None)
-        if logits.dim() == 2 and problem is None and "labels" in batch:
-            if logits.shape[-1] == 1:
-                problem = "regression"
-            elif batch["labels"].is_floating_point():
-                problem = "multi_label_classification"
-        if problem == "regression":
-            return "value"
-        return "labels" if problem == "multi_label_classification" else "classes"
+        return self.prediction_head.prediction(logits, batch.get("labels"))
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        labels: Tensor = batch["labels"]
-        if labels.is_floating_point():
-            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-        _, labels = self._aligned(labels, batch)
-        return labels, labels != IGNORED
-
-    def _aligned(self, predictions: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Predictions beside the labels they are for: a causal language model predicts at t the token at t + 1."""
-        labels: Tensor = batch["labels"]
-        if self.predicts_next:  # not the logits are moved, which would have to be copied
-            labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        return predictions, labels
+        return self.prediction_head.targets(batch["labels"])
 
     # ---- perturbations
 
     def zeros(self, batch: Batch) -> Perturbation:
         masks = self.masks(batch)
-        wide = torch.float64 if next(self._core.parameters()).dtype == torch.float64 else torch.float32
+        wide = torch.float64 if next(self.core.parameters()).dtype == torch.float64 else torch.float32
         return Perturbation.zeros(masks, self.widths(batch), wide)
 
     def widths(self, batch: Batch) -> dict[str, int]:
@@ -304,7 +402,7 @@ class ModelTask:
             return self._scaled_gradient(objective, delta)
         except RuntimeError as error:
             if "checkpoint" in str(error).lower():
-                raise CheckpointingError(_REENTRANT) from error
+                raise CheckpointingError("; ".join(_REENTRANT)) from error
             raise
 
     def _scaled_gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
@@ -324,12 +422,18 @@ class ModelTask:
 
     def tokens(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Token ids and mask of real tokens of each stream, (B, T) each."""
-        inputs = self._inputs(batch)
+        inputs = self.inputs(batch)
         if not self.is_encoder_decoder:
+            documents = self._documents(batch)
+            if documents is not None:
+                return {"tokens": (documents.apart(inputs["input_ids"]), documents.mask)}
             return {"tokens": (inputs["input_ids"], self._real(inputs))}
+        targets: Tensor | None = inputs.get("decoder_input_ids")
+        if targets is None:
+            targets = decoder_inputs(self.core, inputs["input_ids"])
         return {
             "encoder": (inputs["input_ids"], self._real(inputs)),
-            "decoder": (inputs["decoder_input_ids"], self._real_target(inputs, batch)),
+            "decoder": (targets, self._real_target(inputs, batch)),
         }
 
     def _real(self, inputs: Mapping[str, Any]) -> Tensor:
@@ -337,7 +441,7 @@ class ModelTask:
         ids: Tensor = inputs["input_ids"]
         if mask is not None and mask.dim() == 2:
             return mask.bool()
-        pad = getattr(self._core.config, "pad_token_id", None)
+        pad = getattr(self.core.config, "pad_token_id", None)
         return torch.ones_like(ids, dtype=torch.bool) if pad is None else ids != pad
 
     def _real_target(self, inputs: Mapping[str, Any], batch: Batch) -> Tensor:
@@ -345,11 +449,13 @@ class ModelTask:
         given: Tensor | None = inputs.get("decoder_attention_mask")
         if given is not None:
             return given.bool()
+        if "decoder_input_ids" not in inputs:
+            return real_behind(self._real(inputs))
         ids: Tensor = inputs["decoder_input_ids"]
         labels: Tensor | None = batch.get("labels")
         if labels is not None and labels.shape == ids.shape:
             return labels != IGNORED
-        real: Tensor = ids != self._core.config.pad_token_id
+        real: Tensor = ids != self.core.config.pad_token_id
         real[:, 0] = True  # the start token may be the padding token
         return real
 
@@ -364,17 +470,14 @@ class ModelTask:
 
     def look(self, batch: Batch) -> dict[str, Tensor]:
         """The unperturbed embeddings each stream's δ is added to, by one silent pass that leaves no trace."""
-        return self._look(self._inputs(batch))
-
-    def _look(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        inputs = {name: value for name, value in inputs.items() if name != PADDED}
+        inputs = self.inputs(batch)
         with torch.no_grad(), kept_randomness(), self.evaluating(), self.context():  # noqa: SIM117
             with self.injection.watching() as seen:
                 self.model(**inputs)
         return seen
 
     def part(self, batch: Batch, rows: slice) -> dict[str, Any]:
-        size = batch["input_ids"].shape[0]
+        size = rows_of(batch)
         return {name: value[rows] if is_per_sample(value, size) else value for name, value in batch.items()}
 
     # ---- gradients, dropout and parameters
@@ -398,7 +501,7 @@ class ModelTask:
         else:
             yield
 
-    def _reset_masks(self) -> None:
+    def reset_masks(self) -> None:
         """With shared masks every pass starts from the random state the first one started from."""
         if self._random_state is not None:
             set_random_states(self._random_state)
@@ -421,32 +524,32 @@ class ModelTask:
         return has_dropout(self.model)
 
     def head(self) -> nn.Linear:
-        prefix = f"{self._core.base_model_prefix}."
-        shared = self._core.get_input_embeddings().weight
+        prefix = f"{self.core.base_model_prefix}."
+        shared = self.core.get_input_embeddings().weight
         linears = [
             module
-            for name, module in self._core.named_modules()
+            for name, module in self.core.named_modules()
             if isinstance(module, nn.Linear) and not name.startswith(prefix) and module.weight is not shared
         ]
         if not linears:
             raise ValueError(
-                f"spectral must be off for {type(self._core).__name__}: its head is tied to the embeddings or missing"
+                f"spectral must be off for {type(self.core).__name__}: its head is tied to the embeddings or missing"
             )
         return linears[-1]
 
-    @property
-    def is_encoder_decoder(self) -> bool:
-        return bool(getattr(self._core.config, "is_encoder_decoder", False))
-
     @cached_property
-    def predicts_next(self) -> bool:
-        """Is this a causal language model, whose logits at t predict the token at t + 1?"""
-        return not self.is_encoder_decoder and bool(self._core.can_generate())
+    def is_encoder_decoder(self) -> bool:
+        return has_decoder(self.core)
+
+    @property
+    def reads_twice(self) -> bool:
+        """Whether this is a classifier whose decoder reads the text again; the model shifts the text itself."""
+        return self.is_encoder_decoder and "Classification" in type(self.core).__name__
 
     @cached_property
     def _batch_norms(self) -> dict[str, nn.Module]:
         kind = nn.modules.batchnorm._BatchNorm
-        return {name: module for name, module in self._core.named_modules() if isinstance(module, kind)}
+        return {name: module for name, module in self.core.named_modules() if isinstance(module, kind)}
 
     def _refuse_batch_statistics(self) -> None:
         for name, module in self._batch_norms.items():
@@ -458,9 +561,9 @@ class ModelTask:
 
 
 _REENTRANT = (
-    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation; call "
-    "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments"
+    "reentrant gradient checkpointing cannot be differentiated with respect to the perturbation",
+    "call model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}), or set "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} in TrainingArguments",
 )
 
 
@@ -470,14 +573,7 @@ def require_non_reentrant(model: nn.Module) -> None:
         if getattr(module, "gradient_checkpointing", False):
             keywords = getattr(module._gradient_checkpointing_func, "keywords", {})
             if keywords.get("use_reentrant", True):  # torch's own default is reentrant
-                raise CheckpointingError(_REENTRANT)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """The sum over items of −log p(label), smoothed; (N, C), (N,) → (); ignored labels left out."""
-    return F.cross_entropy(
-        widen(logits), labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
-    )
+                raise CheckpointingError(str(refusal("perturbation", *_REENTRANT)))
 
 
 def call_frozen(model: nn.Module, **inputs: Any) -> Any:
@@ -519,34 +615,22 @@ def call_with(model: nn.Module, parameters: dict[str, Tensor], inputs: dict[str,
     return torch.func.functional_call(model, parameters, (), inputs)
 
 
-def prediction_of(output: Any) -> Tensor:
-    """The logits of a model's output."""
-    logits = getattr(output, "logits", None)
-    if not isinstance(logits, Tensor):
-        raise TypeError(
-            f"the model must output `logits`, got {type(output).__name__} "
-            f"with {list(getattr(output, 'keys', list)())}; "
-            "use a model with a classification, regression, sequence-to-sequence or language-modelling head"
-        )
-    return logits
-
-
 def decoder_inputs(core: Any, labels: Tensor) -> Tensor:
     """What a decoder reads when it is to predict these labels: the start token, then each label but the last."""
     if hasattr(core, "prepare_decoder_input_ids_from_labels"):
         prepared: Tensor = core.prepare_decoder_input_ids_from_labels(labels=labels)
         return prepared
-    start, pad = core.config.decoder_start_token_id, core.config.pad_token_id
-    shifted = F.pad(labels[:, :-1], (1, 0), value=start)
+    pad = core.config.pad_token_id
+    start = getattr(core.config, "decoder_start_token_id", None)
+    shifted = F.pad(labels[:, :-1], (1, 0), value=pad if start is None else start)
     return shifted.masked_fill(shifted == IGNORED, pad)
 
 
-def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch followed by itself."""
-    size = inputs["input_ids"].shape[0]
-    return {name: torch.cat([value, value]) if is_per_sample(value, size) else value for name, value in inputs.items()}
+def real_behind(real: Tensor) -> Tensor:
+    """Real positions of a decoder that reads a text one step behind, (B, T): start token, then all tokens but the last.
 
-
-def is_per_sample(value: Any, size: int) -> bool:
-    """Does a batch's entry have a row for each sample?"""
-    return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
+    The last token of a text fits in only if padding follows, and comes after the position that the head reads. It is
+    left out of every text, so that a text of n tokens has n positions whatever the padding.
+    """
+    to_come = real.flip(1).cumsum(1).flip(1)  # real tokens from here on
+    return F.pad((real & (to_come > 1))[:, :-1], (1, 0), value=True)

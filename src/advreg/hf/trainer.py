@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,51 +20,60 @@ from accelerate.data_loader import prepare_data_loader
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer
 
 from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock
 from advreg.core.shard import Shard
-from advreg.hf.ahead import Ahead
 from advreg.hf.checkpoint import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.data import IdCollator, Identified, Limits, leave_inherited
+from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
 from advreg.hf.deepspeed import refuse_deepspeed
-from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding, is_finite
+from advreg.hf.finite import Update, Withholding, is_finite
+from advreg.hf.head import Head
+from advreg.hf.injection import bare
 from advreg.hf.progress import progress_bar
 from advreg.hf.randomness import kept_randomness
 from advreg.hf.ranks import method_files
+from advreg.hf.requirements import require
+from advreg.hf.samples import SamplesMixin
 from advreg.hf.saving import SavingMixin
 from advreg.hf.sharding import ShardBatches
+from advreg.hf.stepping import SteppingMixin
 from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
-from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask, require_non_reentrant
+from advreg.hf.task import ModelTask
 from advreg.memory.corpus import Corpus
-from advreg.methods.base import Batch, Method, StepReport, Task
+from advreg.methods.base import Method, StepReport, Task
 from advreg.methods.standard import Standard
 
 logger = logging.getLogger(__name__)
 
 _STRATEGIES = ("random", "sequential", "group_by_length")
 
-OnNonFinite = Literal["stop", "skip"]
+_OPTION = "method."  # before the name of a method's option in a search space
+
+OnNonFinite = Literal["stop", "skip", "ignore"]
 
 
-class AdversarialMixin(SavingMixin):
+class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
+
+    With ``Standard()`` every step is the stock trainer's.
 
     Args:
         method: how to train on a batch; Standard if none is given.
         site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.
         on_non_finite: what to do when the loss or a gradient is not finite: ``"stop"`` with an error that names the
-            step and the samples, or ``"skip"`` that update and count it in ``skipped``. With fp16 a gradient that
-            overflows is the loss scaler's to skip.
+            step and the samples, ``"skip"`` that update and count it in ``skipped``, or ``"ignore"`` it as the stock
+            trainer does. With fp16 a gradient that overflows is the loss scaler's to skip.
         kwargs: all the arguments of the stock Trainer.
     """
 
+    args: Any
     data_collator: Any
+    hp_space: Any
     train_dataset: Any
 
     def __init__(
@@ -80,25 +90,40 @@ class AdversarialMixin(SavingMixin):
         self.on_non_finite = on_non_finite
         self.skipped = 0
         super().__init__(*args, **kwargs)
-        self.data_collator = IdCollator(self.data_collator, Limits.of(self.model))
-        self.add_callback(_Watch(self))
-        self.passes = PassCount()
+        self.data_collator = IdCollator(self.data_collator, Limits.of(self.model) if self.method.needs else None)
+        self._reset_steps()
         self.timer = Timer()
-        self._ahead = Ahead()
         self._epoch = 0
         self._planned: int | None = None  # updates of the run, as it was when it began
-        self._group = 1  # micro-batches of this update
-        self._update = Update()
-        self._passes_before = PassCount()  # this update
-        self._withholding: Withholding | None = None
         self._stop = Stop()
         self._leaving = False
+        self._anew = False  # does a resumed run begin with an empty memory?
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
         self._task: ModelTask | None = None
+        self._is_ready = False  # has this training prepared its method?
 
     # ---- before the first step
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if self.on_non_finite == "skip" and self.args.world_size > 1:
+            raise ValueError(
+                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one "
+                "that skips would leave the others waiting for its gradient"
+            )
+        if self.method.needs:
+            self._refuse_arguments()
+            self._refuse_sharding()
+        checkpoint = self._settle(resume_from_checkpoint)
+        self._is_ready, self._planned = False, None
+        with ExitStack() as during:
+            during.enter_context(self._own_arguments())
+            during.enter_context(self._following_events())
+            during.callback(self._release)
+            self._stop = during.enter_context(Stop())
+            return super().train(checkpoint, *args, **kwargs)
+
+    def _refuse_arguments(self) -> None:
+        """Refuse arguments that only the stock step can train with."""
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
@@ -109,29 +134,61 @@ class AdversarialMixin(SavingMixin):
                 f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
                 "inside the backward pass; choose adamw_torch or another"
             )
-        if self.on_non_finite == "skip" and self.args.world_size > 1:
-            raise ValueError(
-                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one "
-                "that skips would leave the others waiting for its gradient"
-            )
-        self._refuse_sharding()
-        if self.on_non_finite == "stop":
-            self.args.logging_nan_inf_filter = False  # nothing is left for it to find, and it waits for the GPU
-        if self.args.gradient_checkpointing:
-            keywords = self.args.gradient_checkpointing_kwargs or {}
-            self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
-        checkpoint = self._settle(resume_from_checkpoint)
-        self._task, self._planned = self._make_task(), None
-        self._identify()
-        if self.method.needs_corpus:
-            self._prepare_method()
+
+    @contextmanager
+    def _own_arguments(self) -> Iterator[None]:
+        """Within, ``args`` is a copy with what a method's step needs; the user's own are left alone."""
+        given = self.args
+        if self.method.needs:
+            self.args = copy.copy(given)
+            if self.on_non_finite == "stop":
+                self.args.logging_nan_inf_filter = False  # nothing is left for it to find, and it waits for the GPU
+            if self.args.gradient_checkpointing:
+                keywords = self.args.gradient_checkpointing_kwargs or {}
+                self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
         try:
-            with Stop() as self._stop:
-                return super().train(checkpoint, *args, **kwargs)
+            yield
         finally:
+            self.args = given
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The stock loop, on a model that is final: ``model_init``, a trial or liger may have changed it."""
+        self._identify()
+        if self.method.needs:
+            require(self)
+            self._task = self._make_task()
+            if self.method.needs_corpus and not self._is_ready:
+                self._prepare_method()
+        self._is_ready = True
+        return super()._inner_training_loop(*args, **kwargs)
+
+    def _release(self) -> None:
+        if self._task is not None:
             self._task.release()
-            if self._withholding is not None:
-                self._withholding.release()
+        if self._withholding is not None:
+            self._withholding.release()
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """The stock set-up of a trial, with a fresh method; ``method.radius`` in the search space is its option."""
+        if trial is None:
+            super()._hp_search_setup(trial)
+            return
+        space = self.hp_space
+        options: dict[str, Any] = {}
+
+        def without_options(trial: Any) -> dict[str, Any]:
+            drawn = dict(space(trial))
+            options.update({name: drawn.pop(name) for name in list(drawn) if name.startswith(_OPTION)})
+            return drawn
+
+        self.hp_space = without_options
+        try:
+            super()._hp_search_setup(trial)
+        finally:
+            self.hp_space = space
+        if isinstance(trial, dict):
+            options.update({name: value for name, value in trial.items() if name.startswith(_OPTION)})
+        self.method = self.method.fresh(**{name.removeprefix(_OPTION): value for name, value in options.items()})
 
     def _refuse_sharding(self) -> None:
         """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
@@ -166,17 +223,12 @@ class AdversarialMixin(SavingMixin):
         """What the method may know of the training set."""
         shard = self._shard()
         advance = counting(progress, "surveying the data", len(shard))
-        return survey(self.task, self.train_dataset, self._collator(), advance, shard)
+        size = self.args.train_batch_size
+        return survey(self.task, self._samples(), self._collator(), advance, shard, size)
 
     def _shard(self) -> Shard:
         """The training samples of this process."""
         return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
-
-    def _collator(self) -> Any:
-        """The collator, for samples that have texts beside the token ids too; those that are gathered have none."""
-        if isinstance(self.train_dataset, Identified) and self.train_dataset.gathers:
-            return self.data_collator
-        return self._get_collator_with_removed_columns(self.data_collator)
 
     @property
     def task(self) -> ModelTask:
@@ -186,49 +238,22 @@ class AdversarialMixin(SavingMixin):
         return self._task
 
     def _make_task(self) -> ModelTask:
+        plain = type(self).compute_loss.__module__.startswith("transformers.") and self.compute_loss_func is None
         return ModelTask(
             self.model,
             site=self.site,
-            label_smoothing=self.args.label_smoothing_factor,
-            loss_function=self._user_loss if self.compute_loss_func is not None else None,
             half=self.args.fp16,
             context=self.compute_loss_context_manager,
+            compute_loss=self._task_loss,
+            perturbs="perturbation" in self.method.needs,
+            means=plain and "compute_loss" not in vars(self),
         )
-
-    def _user_loss(self, logits: Tensor, batch: Batch, items: Tensor) -> Tensor:
-        outputs = SequenceClassifierOutput(logits=cast(Any, logits))
-        loss: Tensor = self.compute_loss_func(outputs, batch["labels"], num_items_in_batch=items)
-        return loss
-
-    def _identify(self) -> None:
-        """Give every training sample its index as a stable id."""
-        data = self.train_dataset
-        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            if self.method.needs_corpus:
-                raise ValueError(
-                    f"{self.method.name} remembers samples, so train_dataset must have a length and items by index, "
-                    f"got {type(data).__name__}; load it whole, or use a method without memory (r3f, smart)"
-                )
-            return
-        if hasattr(data, "add_column") and data.format["type"] != "custom":  # a datasets.Dataset
-            ids = list(range(len(data)))
-            if SAMPLE_ID not in data.column_names:
-                self.train_dataset = data.add_column(SAMPLE_ID, ids)
-            elif list(data[SAMPLE_ID]) != ids:
-                raise ValueError(f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it")
-        elif not isinstance(data, Identified):  # also a datasets.Dataset whose transform would drop the column
-            self.train_dataset = Identified(data)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        if SAMPLE_ID not in self._signature_columns:
-            self._signature_columns.append(SAMPLE_ID)
 
     # ---- the data
 
     def get_train_dataloader(self) -> Any:
-        """The stock one; of many processes each has its own samples, for the whole run."""
-        if self.args.world_size == 1 or isinstance(self.train_dataset, IterableDataset):
+        """The stock one; with several processes a method that remembers samples keeps each in one process."""
+        if not self.method.needs or self.args.world_size == 1 or isinstance(self.train_dataset, IterableDataset):
             return super().get_train_dataloader()
         return self._loader(self._shard_batches())
 
@@ -255,7 +280,7 @@ class AdversarialMixin(SavingMixin):
     def _loader(self, batches: Any) -> Any:
         """As the stock one, but batches come from a sampler that knows of processes and epochs itself."""
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
+            self._samples(),
             batch_sampler=batches,
             collate_fn=self._collator(),
             num_workers=self.args.dataloader_num_workers,
@@ -275,87 +300,12 @@ class AdversarialMixin(SavingMixin):
         """An update begins, with the first of its micro-batches."""
         self._mark_step()
         self._update, self._passes_before = Update(self.state.global_step, self._epoch), replace(self.passes)
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        if not (model.training and self.model.training):  # an evaluation turns off what DDP wraps, not the wrapper
-            model.train()
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()
-        batch = dict(self._prepare_inputs(inputs))
-        if num_items_in_batch is not None:
-            batch[ITEMS] = num_items_in_batch
-        task = self.task
-        task.wrapped = model
-        self._update.taken.append(batch)
-        try:
-            report = self._method_step(batch)
-        except NonFiniteLossError:  # says where already
-            raise
-        except FloatingPointError as error:
-            if self.on_non_finite == "stop":
-                raise NonFiniteLossError(f"{error} ({self._update.place(batch)})") from error
-            self._update.spoilt = True
-            return torch.full((), math.nan, device=self.args.device)
-        if self.args.torch_empty_cache_steps and self.state.global_step % self.args.torch_empty_cache_steps == 0:
-            torch.cuda.empty_cache()
-        self._update.reports.append((batch, report))
-        return report.loss.detach().to(self.args.device)
-
-    def _method_step(self, batch: dict[str, Any]) -> StepReport:
-        """The method's step; once more, in two passes, where its fused pass was too much for the memory."""
-        self.task.has_fused = False
-        try:
-            return self._single_step(batch)
-        except torch.OutOfMemoryError:
-            if self.args.world_size > 1 or not self.task.unfuse():  # the other processes know nothing of it
-                raise
-        # The backward pass may have added a part of its gradients, which cannot be told from what was there before.
-        self.model.zero_grad()
-        self.passes = replace(self._passes_before)
-        for earlier in self._update.taken[:-1]:
-            self._single_step(earlier)
-        return self._single_step(batch)
-
-    def _single_step(self, batch: dict[str, Any]) -> StepReport:
-        clock = self._clock(bool(self.accelerator.sync_gradients))
-        counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
-        backward = counter.counted(self._backward)
-        report = self.method.step(cast(Task, counter), batch, clock, backward, self._inner_update)
-        self.passes.steps += 1
-        return report
+        self.timer.start()
 
     def _clock(self, closes_group: bool = True) -> Clock:
         """Where the run stands; one that is lengthened keeps the plan it began with."""
         self._planned = self._planned or self.state.max_steps
         return Clock(self._epoch, self.state.global_step, closes_group, self._planned)
-
-    def _backward(self, loss: Tensor) -> None:
-        """As the stock trainer does; a loss is divided by the items of its whole accumulation group already."""
-        self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
-    ) -> tuple[list[Any], Tensor | None]:
-        """The batches of an accumulation group, and its loss items; the method is told of the group after it."""
-        batches = self._ahead.take(epoch_iterator, num_batches)
-        self._group = max(1, len(batches))
-        if self.method.looks_ahead:
-            for batch in self._ahead.glimpse(num_batches):
-                self.method.expect(batch[SAMPLE_ID].cpu())
-        return batches, self._items_of(batches)
-
-    def _items_of(self, batches: list[Any]) -> Tensor | None:
-        """The loss items of an accumulation group, over all processes; per process, since DDP averages gradients."""
-        if not batches or "labels" not in batches[0]:
-            return None
-        count = torch.stack([self.task.count(batch).to(self.args.device) for batch in batches]).sum()
-        if self.args.world_size > 1:
-            count = self.accelerator.gather(count).sum() / self.args.world_size
-        return count
-
-    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """What evaluation divides by: a model's own loss is a mean, which a count would only scale wrongly."""
-        return super()._get_num_items_in_batch(*args, **kwargs) if self.compute_loss_func is not None else None
 
     def _begin_epoch(self) -> None:
         """Let the method do what it does before an epoch: ARCH may sweep its cache."""
@@ -374,13 +324,15 @@ class AdversarialMixin(SavingMixin):
 
     def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """A batch of each group of training samples."""
-        collate = self._collator()
+        samples, collate = self._samples(), self._collator()
         for ids in groups:
             self._mark_step()
-            yield dict(self._prepare_inputs(collate([self.train_dataset[index] for index in ids.tolist()])))
+            yield dict(self._prepare_inputs(collate(fetched(samples, ids.tolist()))))
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""
+        if not self.method.needs:
+            return int(super().floating_point_ops(inputs))
         name = getattr(self.model, "main_input_name", "input_ids")
         return 6 * inputs[name].numel() * self._weight_count if name in inputs else 0
 
@@ -390,26 +342,17 @@ class AdversarialMixin(SavingMixin):
         count = getattr(self.model, "num_parameters", None)
         return 0 if count is None else int(count(exclude_embeddings=True))
 
-    def _inner_update(self) -> None:
-        """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
-        most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), most)
-        if self._withholding is not None:
-            self._withholding.put_replay(self._update, norm)
-        elif not self.args.fp16 and not math.isfinite(norm):
-            raise FloatingPointError(REPLAY)
-        self.optimizer.step()
-        self.model.zero_grad()
-
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm of an update's gradient, before which it is decided whether there is an update."""
         norm = super()._get_grad_norm(model, grad_norm)
-        if self._withholding is None:
+        if self.on_non_finite == "ignore":
+            reports = [report for _, report in self._update.reports]
+        elif self._withholding is None:
             reports = self._require_finite(None if self.args.fp16 else norm)
         else:
             self._withholding.put(self._update, norm)
             reports = [report for _, report in self._update.reports]
-        for report in reports:
+        for report in reports if self.method.needs else ():
             self._measure(report)
         return norm
 
@@ -440,7 +383,7 @@ class AdversarialMixin(SavingMixin):
         return Withholding(optimizer)
 
     def _settle_update(self) -> None:
-        """Nobody shall see what comes of an update that was not finite."""
+        """Raise now if the last update was not finite, before anything is made of it."""
         if self._withholding is not None:
             self._withholding.settle()
 
@@ -448,6 +391,83 @@ class AdversarialMixin(SavingMixin):
         if self.control.should_log or self.control.should_evaluate or self.control.should_save:
             self._settle_update()
         super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    # ---- events of the training
+
+    @contextmanager
+    def _following_events(self) -> Iterator[None]:
+        """Within, events of the training reach this trainer after all callbacks, whose list stays the user's."""
+        ours: dict[str, Callable[[Any], None]] = {
+            "on_train_begin": self._at_train_begin,
+            "on_epoch_begin": self._at_epoch_begin,
+            "on_step_begin": lambda control: self._begin_step(),
+            "on_optimizer_step": self._at_optimizer_step,
+            "on_step_end": self._at_step_end,
+            "on_save": self._at_save,
+            "on_train_end": lambda control: self._settle_update(),
+        }
+        handler = self.callback_handler
+        call = handler.call_event
+
+        def call_event(event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            control = call(event, args, state, control, **kwargs)
+            ours.get(event, lambda control: None)(control)
+            return control
+
+        handler.call_event = call_event
+        try:
+            yield
+        finally:
+            del handler.call_event
+
+    def _at_train_begin(self, control: Any) -> None:
+        self._withholding = self._withhold()
+        if not self.method.needs:
+            self._warn_of_ignored_items()
+            return
+        self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
+        for concern in self.method.concerns(self.state.num_train_epochs) if self.is_world_process_zero() else ():
+            logger.warning(concern)
+        # a resumed run has done so: SMART's average would take one step too many
+        if self.state.global_step == 0 or self._anew:
+            self.method.updated(self.task)
+
+    def _warn_of_ignored_items(self) -> None:
+        """Say that the stock step makes the loss larger by accumulation with this model."""
+        steps, core = self.args.gradient_accumulation_steps, bare(self.model)
+        own_loss = self.compute_loss_func is None and self.label_smoother is None
+        takes_items = own_loss and self.model_accepts_loss_kwargs and isinstance(core, PreTrainedModel)
+        if steps > 1 and takes_items and Head(core).ignores_items and self.is_world_process_zero():
+            logger.warning(
+                "%s ignores num_items_in_batch: with gradient_accumulation_steps=%d the stock step, which Standard() "
+                "leaves alone, has %d times the loss and gradient of one batch; all other methods divide by the items "
+                "of the whole group",
+                type(core).__name__,
+                steps,
+                steps,
+            )
+
+    def _at_epoch_begin(self, control: Any) -> None:
+        self._epoch = math.floor((self.state.epoch or 0) + 1e-6)
+        self.timer.turn(self._epoch)
+        if self.method.needs:
+            self._begin_epoch()
+
+    def _at_optimizer_step(self, control: Any) -> None:
+        if self.method.needs and not self._update.spoilt:  # else there was no update
+            self.method.updated(self.task)
+
+    def _at_step_end(self, control: Any) -> None:
+        self.timer.stop()
+        self._leaving = self._is_asked_to_stop()
+        if self._leaving and self.args.save_strategy == "no":
+            self._stop.leave()
+        control.should_save = control.should_save or self._leaving
+
+    def _at_save(self, control: Any) -> None:
+        if self._leaving:
+            logger.warning("stopped after step %d, as asked", self.state.global_step)
+            self._stop.leave()
 
     # ---- stopping when asked
 
@@ -459,16 +479,12 @@ class AdversarialMixin(SavingMixin):
             asked = bool(count > 0)
         return asked
 
-    def _end_step(self, control: Any) -> None:
-        self._leaving = self._is_asked_to_stop()
-        if self._leaving and self.args.save_strategy == "no":
-            self._stop.leave()
-        control.should_save = control.should_save or self._leaving
-
     # ---- evaluation
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock evaluation, which here draws no random number that a run resumed after it would miss."""
+        """The stock evaluation; with a method it draws no random number that a run resumed after it would miss."""
+        if not self.method.needs:
+            return super().evaluate(*args, **kwargs)
         with kept_randomness():
             return super().evaluate(*args, **kwargs)
 
@@ -508,7 +524,7 @@ class AdversarialMixin(SavingMixin):
         if checkpoint is not None:
             tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
             before = len(method_files(Path(checkpoint)))
-            if before != self.args.world_size and self.is_world_process_zero():
+            if before not in (0, self.args.world_size) and self.is_world_process_zero():
                 logger.warning(
                     "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
                     "their samples belong to now; what is left of an epoch that had begun comes in another order",
@@ -516,53 +532,12 @@ class AdversarialMixin(SavingMixin):
                     before,
                     self.args.world_size,
                 )
+            self._anew = not tally
             self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
             self.skipped = int(tally.get("skipped", 0))
             self._planned = tally.get("planned")
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))
         super()._load_optimizer_and_scheduler(checkpoint)
-
-
-class _Watch(TrainerCallback):
-    """Tells the trainer which epoch it is, and the method that the weights moved."""
-
-    def __init__(self, trainer: AdversarialMixin) -> None:
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._epoch = math.floor((state.epoch or 0) + 1e-6)
-        self.trainer.timer.turn(self.trainer._epoch)
-        self.trainer._begin_epoch()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._begin_step()
-        self.trainer.timer.start()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.timer.stop()
-        self.trainer._end_step(control)
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer._leaving:
-            logger.warning("stopped after step %d, as asked", state.global_step)
-            self.trainer._stop.leave()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        require_non_reentrant(self.trainer.model)
-        self.trainer._withholding = self.trainer._withhold()
-        self.trainer.task.wrapped = self.trainer.model_wrapped  # its hooks are on before a pass is compiled
-        for concern in self.trainer.method.concerns(state.num_train_epochs) if state.is_world_process_zero else ():
-            logger.warning(concern)
-        if state.global_step == 0:  # a resumed run has done so: SMART's average would take one step too many
-            self.trainer.method.updated(self.trainer.task)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer._settle_update()
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer._update.spoilt:  # there was no update
-            return
-        self.trainer.method.updated(self.trainer.task)
 
 
 class AdversarialTrainer(AdversarialMixin, Trainer):

@@ -26,6 +26,7 @@ from advreg.hf.averaging import Snapshots, set_weights
 from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.hf.compiling import compile_layers, not_compiled
 from advreg.hf.decoding import Decoding, decode, generation
+from advreg.hf.head import IGNORED
 from advreg.hf.health import forget_peak, save_health
 from advreg.hf.models import ModelError, load_any
 from advreg.hf.randomness import kept_randomness
@@ -33,7 +34,7 @@ from advreg.hf.ranks import first_decides, process_count
 from advreg.hf.run import OnStep, Result, checkpoint_at, keep_logs, report_steps, step_to_resume
 from advreg.hf.subwords import SubwordError, Subwords, translator_folder
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import IGNORED, ModelTask
+from advreg.hf.task import ModelTask
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.memory.corpus import Corpus
 from advreg.methods.base import Method

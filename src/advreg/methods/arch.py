@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -30,6 +31,7 @@ from advreg.methods.base import (
     Fetch,
     Method,
     MethodState,
+    Need,
     Passes,
     StepReport,
     Task,
@@ -42,6 +44,8 @@ from advreg.methods.options import AscentOptions, plain
 Refresh = Literal["epoch", "sweep"]
 NeighbourScope = Literal["all", "shard"]
 Borrowed = Literal["mean", "rescaled"]
+
+_ROUNDING = 1e-6  # of an epoch that is told as a number of steps over their number in an epoch
 
 
 @register("arch")
@@ -71,6 +75,7 @@ class Arch(AscentOptions, Method):
 
     paper = "Zuo et al. 2021"
     cost = "2 + S/T_c forward (2 of them fused), 1 + S/T_c backward"
+    needs = frozenset[Need]({"predictions", "perturbation", "ids"})
     needs_corpus = True
     movable = ("cache_device", "cache_budget_gb", "cache_folder", "sweep_tokens")
 
@@ -104,7 +109,7 @@ class Arch(AscentOptions, Method):
     _fingerprint: str = field(default="", init=False, repr=False)
     _checksum: str = field(default="", init=False, repr=False)
     _swept_at: int = field(default=-1, init=False, repr=False)  # epoch before which the cache was last swept
-    _begun_at: int | None = field(default=None, init=False, repr=False)  # first epoch that is not standard training
+    _begun: int | None = field(default=None, init=False, repr=False)  # the first epoch that the cache sees whole
     _epoch: int = field(default=-1, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
@@ -145,7 +150,7 @@ class Arch(AscentOptions, Method):
 
     @property
     def schedule(self) -> RefreshEvery:
-        return RefreshEvery(self.refresh_every)
+        return RefreshEvery(self.refresh_every, self._begun or 0)
 
     @property
     def cache(self) -> PerturbationCache:
@@ -165,7 +170,7 @@ class Arch(AscentOptions, Method):
         self._cache = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.cache_dtype, place)
         self._fingerprint, self._checksum = corpus.fingerprint, corpus.checksum
         self._swept_at = self._shared_at = self._epoch = -1
-        self._begun_at = None
+        self._begun = None
         self._neighbours, self._shared, self._similarity = None, None, []
         if count < shard.size:
             shares = shard.world > 1 and self.neighbour_scope == "all"
@@ -213,14 +218,21 @@ class Arch(AscentOptions, Method):
         tier = choose_tier(needed, device_budget(device, self.cache_budget_gb), host_budget())
         return Place(device, tier, self.cache_folder)
 
+    def begin_memory(self, epoch: float) -> None:
+        """Refresh what is left of this epoch and the whole next one; a sweep fills the cache at once."""
+        if self.start_at > 0:
+            self._epoch = math.ceil(epoch - _ROUNDING) - 1  # an epoch that is under way does not count
+        else:
+            self._begun = math.floor(epoch + _ROUNDING) if self.refresh == "sweep" else math.ceil(epoch - _ROUNDING)
+
     def begin_epoch(self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None) -> None:
         """With ``refresh="sweep"`` renew the cache; with several processes exchange what was renewed."""
         if not self._has_begun(clock):
             return
-        due = self.schedule.due(self._age(clock))
+        due = self.schedule.due(clock.epoch)
         if due and self.refresh == "sweep" and self._swept_at != clock.epoch:  # if not resumed in mid-epoch
             self._sweep(task, clock, fetch, progress)
-        renewed_at = self.schedule.last(self._age(clock))
+        renewed_at = self.schedule.last(clock.epoch)
         if self._shared is not None and self._shared_at != renewed_at and (not due or self.refresh == "sweep"):
             self._shared.gather()
             self._shared_at = renewed_at
@@ -246,10 +258,11 @@ class Arch(AscentOptions, Method):
         return torch.cat(parts)
 
     def concerns(self, epochs: float) -> Sequence[str]:
-        every = self.refresh_every
+        every, ascent = self.refresh_every, self.ascent.concerns()
         if every is None or every < epochs or epochs <= 1:
-            return ()
+            return ascent
         return (
+            *ascent,
             f"refresh_every={every} is not reached in {epochs:g} epochs: the perturbations of the first one are kept "
             "to the end, and stale ones gained nothing where it was measured; try "
             f"refresh_every={round(epochs / 3) or 1}, or None if they are meant to be cached once",
@@ -267,9 +280,9 @@ class Arch(AscentOptions, Method):
     ) -> StepReport:
         if not self._has_begun(clock):
             return plain(task, batch)
-        ids, age = task.sample_ids(batch), self._age(clock)
+        ids = task.sample_ids(batch)
         with task.dropout(self.dropout):
-            if not self.schedule.due(age) or self._has_swept(clock.epoch):
+            if not self.schedule.due(clock.epoch) or self._has_swept(clock.epoch):
                 delta = self.recall(ids, task.zeros(batch))
                 clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
                 report = self.descend(task, batch, clock, clean, perturbed, delta)
@@ -277,20 +290,15 @@ class Arch(AscentOptions, Method):
                 report = self._refresh_shared(task, batch, ids, clock)
             else:
                 report = self._refresh(task, batch, ids, clock)
-        measures = {**report.measures, "cache_staleness": float(age - self.schedule.last(age))}
+        measures = {**report.measures, "cache_staleness": float(clock.epoch - self.schedule.last(clock.epoch))}
         return StepReport(report.loss, report.task_loss, report.penalty, measures)
 
     def _has_begun(self, clock: Clock) -> bool:
-        """Whether this epoch's first step comes after ``start_at``: the cache starts with a whole epoch."""
-        if self._begun_at is None and clock.epoch != self._epoch and self.onset.begun(clock):
-            self._begun_at = clock.epoch if self.start_at > 0 else 0
+        """Whether the memory has begun: with the first epoch whose first step comes after ``start_at``."""
+        if self._begun is None and clock.epoch != self._epoch and self.onset.begun(clock):
+            self._begun = clock.epoch
         self._epoch = clock.epoch
-        return self._begun_at is not None
-
-    def _age(self, clock: Clock) -> int:
-        """Epochs since ARCH started."""
-        assert self._begun_at is not None
-        return clock.epoch - self._begun_at
+        return self._begun is not None
 
     def _refresh(self, task: Task, batch: Batch, ids: Tensor, clock: Clock) -> StepReport:
         """Find Δ_i, blend it into the cache, train on the result (algorithm 1)."""
@@ -353,8 +361,8 @@ class Arch(AscentOptions, Method):
         facts |= {"rank": str(shard.rank), "world": str(shard.world)}
         if self.refresh == "sweep":
             facts["swept_at"] = str(self._swept_at)
-        if self.start_at > 0:
-            facts |= {"begun_at": "" if self._begun_at is None else str(self._begun_at), "epoch": str(self._epoch)}
+        if self._begun != 0:
+            facts |= {"begun": "" if self._begun is None else str(self._begun), "epoch": str(self._epoch)}
         return MethodState(tensors, facts)
 
     def load_state(self, state: MethodState) -> None:
@@ -364,9 +372,9 @@ class Arch(AscentOptions, Method):
             for stream, slots in _under("neighbours.", state.tensors).items():
                 self._neighbours.slots[stream].copy_(slots)
         self._swept_at = int(state.facts.get("swept_at", -1))
+        begun = state.facts.get("begun", "0")
+        self._begun = int(begun) if begun else None
         self._shared_at = -1
-        begun_at = state.facts.get("begun_at", "")
-        self._begun_at = int(begun_at) if begun_at else None
         self._epoch = int(state.facts.get("epoch", -1))
 
     def redealt(self, states: Iterable[MethodState]) -> MethodState:

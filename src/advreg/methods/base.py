@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ Backward = Callable[[Tensor], None]
 Update = Callable[[], None]
 Fetch = Callable[[Sequence[Tensor]], Iterable[Batch]]  # groups of sample ids → a batch of each, on the device
 Dropout = Literal["fresh", "shared", "off"]
+Need = Literal["predictions", "perturbation", "ids"]
+"""What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of the samples."""
 
 
 class Task(Protocol):
@@ -42,20 +44,23 @@ class Task(Protocol):
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
-    def pair(self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True) -> tuple[Tensor, Tensor]:
+    def pair(
+        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
 
         A :class:`Cut` in place of δ sets embeddings to 0. With ``None`` the two differ by their dropout masks alone.
+        The task loss is then of f(x), or with ``both_losses`` the mean of both.
         """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
 
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        """The task loss at x + δ by the pass that :meth:`logits` makes; the model need not output logits."""
+
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
-
-    def mean_loss(self, clean: Tensor, perturbed: Tensor, batch: Batch) -> Tensor:
-        """½ [L(f(x)) + L(f(x + δ))] for the two predictions from :meth:`pair`."""
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The label for each row of logits, and which rows have one: (B,) or (B, T)."""
@@ -142,6 +147,7 @@ class Method(ABC):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""  # passes per step as a formula
+    needs: ClassVar[frozenset[Need]] = frozenset({"predictions", "perturbation"})
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
     repeats_backward: ClassVar[bool] = False  # does step() call backward more than once?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
@@ -172,6 +178,13 @@ class Method(ABC):
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
     ) -> None:
         """Look at the training set once, before the first step."""
+
+    def begin_memory(self, epoch: float) -> None:  # noqa: B027 - optional
+        """To be called where a run goes on without what the method remembered, as from another trainer's checkpoint.
+
+        Args:
+            epoch: where the run stands; 7.5 is the middle of the eighth epoch.
+        """
 
     def begin_epoch(  # noqa: B027 - optional
         self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None
@@ -240,6 +253,11 @@ class Method(ABC):
         """How what it remembers is doing; to be asked once, when training has ended."""
         return None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a run with these settings needs :meth:`state` to go on exactly."""
+        return type(self).state is not Method.state
+
     def state(self) -> MethodState:
         """What must be in a checkpoint for the next step to be exactly the same."""
         return MethodState()
@@ -257,6 +275,11 @@ class Method(ABC):
     def options(self) -> dict[str, Any]:
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
+
+    def fresh(self, **changes: Any) -> Self:
+        """A method that remembers nothing yet, with these options changed."""
+        known = {option.name: option.type for option in _options(type(self))}
+        return type(self)(**{**self.options(), **coerced(self.name, changes, known)})
 
     def decisive_options(self) -> dict[str, Any]:
         """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
@@ -327,12 +350,17 @@ def create(name: str, **options: Any) -> Method:
         0.1
     """
     known = {option.name: option.type for option in describe(name)}
+    return _lookup(name)(**coerced(name, options, known))
+
+
+def coerced(name: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as their types want them; one that the method does not have is an error."""
     for given in options:
         if given not in known:
             raise ValueError(
                 f"method '{name}' has no option '{given}'{suggest(given, known)}; it has {', '.join(known) or 'none'}"
             )
-    return _lookup(name)(**{given: coerce(given, value, known[given]) for given, value in options.items()})
+    return {given: coerce(given, value, known[given]) for given, value in options.items()}
 
 
 def _lookup(name: str) -> type[Method]:

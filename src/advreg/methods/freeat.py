@@ -13,7 +13,19 @@ from advreg.core.ball import Ball, Norm, Scope
 from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock, Onset
-from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Dropout,
+    Method,
+    Need,
+    Passes,
+    StepReport,
+    Task,
+    Update,
+    option,
+    register,
+)
 from advreg.methods.options import START_AT, plain
 
 
@@ -35,6 +47,7 @@ class FreeAT(Method):
 
     paper = "Shafahi et al. 2019"
     cost = "m forward, m backward, m updates"
+    needs = frozenset[Need]({"perturbation"})
     repeats_backward = True
     updates_itself = True
 
@@ -91,7 +104,7 @@ class FreeAT(Method):
     def visit(self, task: Task, batch: Batch, delta: Perturbation, backward: Backward) -> tuple[Batch, Perturbation]:
         """Add the gradient of one micro-batch at δ, and move its δ along it."""
         point = delta.leaf()
-        backward(task.loss(task.logits(batch, point), batch))
+        backward(task.loss_at(batch, point))
         return batch, self.ascent.move(point, point.collected(), self.ball)
 
     def last_replay(self, task: Task, group: list[tuple[Batch, Perturbation]], backward: Backward) -> Tensor:
@@ -99,11 +112,11 @@ class FreeAT(Method):
         before = torch.zeros((), device=group[-1][1].device)
         with task.accumulating():
             for batch, delta in group[:-1]:
-                loss = task.loss(task.logits(batch, delta), batch)
+                loss = task.loss_at(batch, delta)
                 backward(loss)
                 before = before + loss.detach()
         batch, delta = group[-1]
-        return before + task.loss(task.logits(batch, delta), batch)
+        return before + task.loss_at(batch, delta)
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

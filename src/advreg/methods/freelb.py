@@ -12,7 +12,19 @@ from advreg.core.ball import Ball, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock, Onset
-from advreg.methods.base import Backward, Batch, Dropout, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Dropout,
+    Method,
+    Need,
+    Passes,
+    StepReport,
+    Task,
+    Update,
+    option,
+    register,
+)
 from advreg.methods.options import START_AT, plain
 
 
@@ -34,6 +46,7 @@ class FreeLB(Method):
 
     paper = "Zhu et al. 2019"
     cost = "1+S forward, 1+S backward"
+    needs = frozenset[Need]({"perturbation"})
     repeats_backward = True
 
     radius: float = option(0.1, "ε, radius of the l2 ball of a sentence")
@@ -68,11 +81,11 @@ class FreeLB(Method):
             for _ in range(self.ascent_steps):
                 point = delta.leaf()
                 with task.accumulating():
-                    loss = task.loss(task.logits(batch, point), batch) / points
+                    loss = task.loss_at(batch, point) / points
                     backward(loss)
                 before = before + loss.detach()
                 delta = self.ascent.move(point, point.collected(), self.ball)
-            total = before + task.loss(task.logits(batch, delta), batch) / points
+            total = before + task.loss_at(batch, delta) / points
         return StepReport(total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()})
 
     def draw(self, zeros: Perturbation) -> Perturbation:

@@ -11,7 +11,7 @@ from torch import Tensor
 from advreg.core.divergence import kl, widen
 from advreg.core.schedule import Clock
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
-from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, register
+from advreg.methods.base import Backward, Batch, Method, MethodState, Need, Passes, StepReport, Task, Update, register
 from advreg.methods.options import TargetOptions
 
 
@@ -31,6 +31,7 @@ class OLS(TargetOptions, Method):
 
     paper = "Zhang et al. 2020"
     cost = "1 forward, 1 backward"
+    needs = frozenset[Need]({"predictions"})
 
     # targets: s, (C, C), zero in the first epoch; sums, (C, C), and counts, (C,), of this epoch's correct predictions
     _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)

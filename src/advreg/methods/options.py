@@ -22,7 +22,7 @@ START_AT = "share of the planned updates before which the step is standard train
 
 def plain(task: Task, batch: Batch) -> StepReport:
     """What standard training minimises."""
-    loss = task.loss(task.logits(batch), batch)
+    loss = task.loss_at(batch)
     return StepReport(loss, loss.detach())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
-from advreg.methods.base import Backward, Batch, Fetch, Method, Passes, StepReport, Task, Update, option, register
+from advreg.methods.base import Backward, Batch, Fetch, Method, Need, Passes, StepReport, Task, Update, option, register
 from advreg.methods.options import WeightOptions, plain
 
 
@@ -27,6 +27,7 @@ class RDrop(WeightOptions, Method):
 
     paper = "Liang et al. 2021"
     cost = "2 forward (fused), 1 backward"
+    needs = frozenset[Need]({"predictions"})
 
     both_losses: bool = option(True, "task loss of both copies, averaged (paper); else of the first alone")
     fuse: bool = option(True, "both copies in one pass over the doubled batch")
@@ -41,8 +42,8 @@ class RDrop(WeightOptions, Method):
         self._require_dropout(task)
         if not self.onset.begun(clock):
             return plain(task, batch)
-        first, second = task.pair(batch, None, self.fuse)
-        task_loss = task.mean_loss(first, second, batch) if self.both_losses else task.loss(first, batch)
+        first, second = task.pair(batch, None, self.fuse, self.both_losses)
+        task_loss = task.loss(first, batch)
         penalty = task.divergence(first, second, batch, "symmetric_kl") / task.items(batch)
         return self.total(task_loss, penalty, clock)
 

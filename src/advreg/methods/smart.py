@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +49,9 @@ class Smart(AscentOptions, Method):
     def needs_whole_weights(self) -> str:
         return "proximal_weight" if self.proximal_weight > 0 else ""
 
+    def concerns(self, epochs: float) -> Sequence[str]:
+        return self.ascent.concerns()
+
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
     ) -> StepReport:
@@ -82,6 +86,10 @@ class Smart(AscentOptions, Method):
     @property
     def memory_bytes(self) -> int:
         return sum(value.numel() * value.element_size() for value in self._average.values())
+
+    @property
+    def remembers(self) -> bool:
+        return self.proximal_weight > 0
 
     def state(self) -> MethodState:
         return MethodState(dict(self._average))

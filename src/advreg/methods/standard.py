@@ -16,6 +16,7 @@ class Standard(Method):
 
     paper = "–"
     cost = "1 forward, 1 backward"
+    needs = frozenset()
 
     def objective(
         self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None

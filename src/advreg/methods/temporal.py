@@ -15,7 +15,19 @@ from advreg.core.scramble import combined, uniform
 from advreg.core.sketch import Kind, Parts, Sketch, sketch_for
 from advreg.memory.corpus import Corpus
 from advreg.memory.predictions import Found, PredictionStore
-from advreg.methods.base import Backward, Batch, Method, MethodState, Passes, StepReport, Task, Update, option, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Method,
+    MethodState,
+    Need,
+    Passes,
+    StepReport,
+    Task,
+    Update,
+    option,
+    register,
+)
 from advreg.methods.options import TargetOptions
 
 
@@ -41,6 +53,7 @@ class Temporal(TargetOptions, Method):
 
     paper = "Kim et al. 2021"
     cost = "1 forward, 1 backward"
+    needs = frozenset[Need]({"predictions", "ids"})
     needs_corpus = True
 
     ensemble: float = option(0.0, "a, weight of the earlier predictions in the cached one; whole predictions only")

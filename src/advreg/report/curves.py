@@ -27,9 +27,9 @@ class Curve:
     variances: Sequence[float]
 
 
-def logged(name: str) -> Measure:
-    """What a log line says under this name."""
-    return lambda line: line.get(name)
+def logged(*names: str) -> Measure:
+    """What a log line says under the first of these names that it has."""
+    return lambda line: next((line[name] for name in names if name in line), None)
 
 
 GRADIENT_NORM = logged("grad_norm")

@@ -54,7 +54,7 @@ def training_parts(contest: Contest) -> list[Part]:
     found: list[Part | None] = []
     for task in contest.record.tasks:
         title = titled(contest, task.name, "task loss")
-        found.append(line_figure(contest, task.name, title, "loss", always(logged("task_loss"))))
+        found.append(line_figure(contest, task.name, title, "loss", always(logged("task_loss", "loss"))))
         for metric in task.main_metrics:
             title = titled(contest, task.name, f"{metric} while training")
             found.append(line_figure(contest, task.name, title, metric, always(logged(f"eval_{metric}"))))

@@ -1,0 +1,216 @@
+"""One run of translation: a small translator from scratch, resumable, with BLEU and calibration of what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from contests import CONTESTS
+from sacrebleu.metrics import BLEU
+from stages import Planned
+from torch import Tensor
+
+from advreg import record as records
+from advreg.hf.allocation import keep_freed_memory
+from advreg.hf.architectures import build_translator
+from advreg.hf.attention import for_any_shape
+from advreg.hf.batching import Pairs, TokenBatches
+from advreg.hf.finite import NonFiniteLossError
+from advreg.hf.run import Result, checkpoint_at, device_name, quiet_libraries, report_steps, step_to_resume
+from advreg.hf.subwords import SPECIAL
+from advreg.hf.survey import to_device
+from advreg.hf.task import IGNORED
+from advreg.hf.translator import TranslationJob, TranslationTrainer, Translator
+from advreg.recipes import translation
+from advreg.recipes.bleu import score
+from advreg.recipes.calibration import calibration, fit_temperature
+from advreg.recipes.corpora import load_corpus
+from advreg.recipes.parallel import TRAIN, VALID, Bitext
+from advreg.recipes.runner import Tell
+from advreg.recipes.translation_settings import TranslationSettings
+
+SIZES = {
+    **{f"{side}_{name}": value for side in ("encoder", "decoder")
+       for name, value in {"layers": 4, "attention_heads": 4, "ffn_dim": 1024}.items()},
+    "d_model": 256, "init_std": (256 * 4) ** -0.5,
+}  # fmt: skip
+"""4 + 4 layers of width 256, as in the pilots."""
+_POSITIONS = 1024
+_SAVES = 4  # checkpoints of a run
+_TEST_SETS = {"test": "2016", "test_2017_flickr": "2017"}
+
+
+@dataclass(frozen=True)
+class TranslationRun:
+    """One run of a contest of translation, as the work of a runner's job; gives its record.
+
+    Args:
+        planned: what to run.
+        data: the folder of the data.
+        changes: of the contest's own settings, for a quick look at whether everything works.
+        scratch: checkpoints go here; a run that was stopped goes on from its last one.
+    """
+
+    planned: Planned
+    data: Path
+    changes: tuple[tuple[str, Any], ...]
+    scratch: Path
+
+    def __call__(self, tell: Tell) -> records.RunRecord:
+        quiet_libraries()
+        keep_freed_memory()
+        with for_any_shape():
+            return self._run(tell)
+
+    def _run(self, tell: Tell) -> records.RunRecord:
+        folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
+        values = {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
+        settings = self.settings(values)
+        prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", 10_000))
+        plan = translation.Plan(
+            settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder
+        )
+        job = _job(plan, values["dropout"])
+        record = self._begun(plan, job, values)
+        trainer = TranslationTrainer(job)
+        report_steps(trainer, tell.step)
+        resumed = step_to_resume(folder)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))
+        except NonFiniteLossError as error:
+            return record.fail(error)
+        result = Result.of(trainer, [], metrics={}, resumed_from=resumed)
+        finished = judged(record, job, plan, result)
+        shutil.rmtree(folder, ignore_errors=True)
+        return finished
+
+    def settings(self, values: Mapping[str, Any]) -> TranslationSettings:
+        """What the recipe is asked to do; nothing is validated before the end, and the last weights are judged."""
+        point = self.planned.point
+        return TranslationSettings(
+            task=self.planned.task,
+            data=str(self.data),
+            model="transformer-small",  # its sizes are ours
+            methods=(point.method,),
+            options={point.method: point.options},
+            epochs=values["epochs"],
+            max_tokens=values.get("max_tokens", 8192),
+            update_tokens=1,
+            learning_rate=values["learning_rate"],
+            warmup_steps=values.get("warmup_steps", 500),
+            label_smoothing=values["label_smoothing"],
+            weight_decay=values.get("weight_decay", 1e-4),
+            clip_norm=1.0,
+            precision="fp32" if device_name() == "cpu" else "bf16",
+            validate_sentences=0,
+            training={"lr_scheduler_type": "linear", "dataloader_num_workers": 0},
+        )
+
+    def _begun(self, plan: translation.Plan, job: TranslationJob, values: Mapping[str, Any]) -> records.RunRecord:
+        record = replace(translation.begin_record(plan, job), name=self.planned.key)
+        contest = {name: getattr(self.planned, name) for name in ("contest", "stage", "contestant", "candidate")}
+        details = {**record.task.details, **contest, "point": dict(values)}
+        model = replace(record.model, name="marian 4+4 layers of width 256")
+        return replace(record, task=replace(record.task, details=details), model=model)
+
+
+@lru_cache(maxsize=2)
+def _prepared(task: str, data: Path, vocabulary: int) -> translation.Prepared:
+    settings = TranslationSettings(task=task, data=str(data), vocabulary=vocabulary)
+    return translation.prepare_data(settings, load_corpus(task, data), None, lambda _: None)
+
+
+def _fewer(prepared: translation.Prepared, values: Mapping[str, Any]) -> translation.Prepared:
+    """The corpus, or a few of its pairs for a quick trial."""
+    most = values.get("pairs")
+    if most is None:
+        return prepared
+    few = {
+        name: text.take(range(most if name == TRAIN else values["evaluate_on"]))
+        for name, text in prepared.data.splits.items()
+    }
+    train = Pairs(*(rows[:most] for rows in _rows(prepared.train)))
+    return dataclasses.replace(prepared, data=replace(prepared.data, splits=few), train=train)
+
+
+def _rows(pairs: Pairs) -> tuple[list[Any], list[Any]]:
+    found = [pairs[index] for index in range(len(pairs))]
+    return [each["input_ids"] for each in found], [each["labels"] for each in found]
+
+
+def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
+    """The recipe's job with a model of our sizes."""
+    subwords = plan.prepared.subwords
+    model = build_translator(
+        "transformer-small", len(subwords.source), None, dropout, _POSITIONS, plan.seed, SPECIAL, SIZES
+    )
+    job = replace(translation.make_job(plan), model=model)
+    updates = len(job.batches()) * plan.settings.epochs
+    own = {"eval_strategy": "no", "save_steps": max(1, updates // _SAVES), "save_total_limit": 1}
+    return replace(job, fields={**job.fields, **own})
+
+
+# ---- scores
+
+
+def judged(record: records.RunRecord, job: TranslationJob, plan: translation.Plan, result: Result) -> records.RunRecord:
+    """The record with BLEU and calibration of every set; the temperature is fitted on the validation set."""
+    metrics: dict[str, float] = {}
+    details = {**record.task.details, "bleu_statistics": {}}
+    sets = {VALID: plan.prepared.data.splits[VALID], **plan.prepared.data.tests()}
+    translator = Translator(job.model, job.subwords, translation.decoding_of(plan.settings))
+    fitted = None
+    for name, text in sets.items():
+        logits, labels = token_logits(job, text)
+        fitted = fit_temperature(logits, labels) if fitted is None else fitted
+        scores, statistics, signature = translated(translator, text, plan.settings.precision)
+        found = {**scores, **calibration(logits, labels, fitted)}
+        metrics |= {_named(score, name): value for score, value in found.items()}
+        details["bleu_statistics"][name] = statistics
+        details["signature"] = signature
+    metrics["temperature"] = fitted if fitted is not None else 1.0
+    record = replace(record, task=replace(record.task, details=details))
+    return record.finish(
+        metrics=metrics,
+        timing={"seconds_per_step": result.seconds_per_step, "steps": float(result.steps)},
+        epoch_seconds=result.epoch_seconds,
+        passes=result.passes,
+        cache_bytes=result.memory_bytes,
+    )
+
+
+def _named(score: str, name: str) -> str:
+    return f"{VALID}_{score}" if name == VALID else f"{score}_{_TEST_SETS[name]}"
+
+
+@torch.inference_mode()
+def token_logits(job: TranslationJob, text: Bitext) -> tuple[Tensor, Tensor]:
+    """Teacher-forced logits of every target token, and the tokens."""
+    pairs, model, collator = translation.encode_pairs(text, job.subwords), job.model.eval(), job.collator()
+    found: list[tuple[Tensor, Tensor]] = []
+    for indices in TokenBatches(pairs.lengths, max(job.max_tokens, int(pairs.lengths.max()) + collator.multiple)):
+        batch = to_device(collator([pairs[index] for index in indices]), model.device)
+        labels = batch.pop("labels")
+        real = labels != IGNORED
+        found.append((model(**batch, use_cache=False).logits[real].float(), labels[real]))
+    return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
+
+
+def translated(translator: Translator, text: Bitext, precision: str) -> tuple[dict[str, float], str, str]:
+    """BLEU and chrF of a set, the counts of each sentence for a bootstrap, and sacreBLEU's signature."""
+    lines = translator.translate(text.source, precision=precision)
+    scores = score(lines, text.target)
+    return {"bleu": scores.bleu, "chrf": scores.chrf}, bleu_counts(lines, text.target), scores.signatures["bleu"]
+
+
+def bleu_counts(lines: Sequence[str], references: Sequence[str]) -> str:
+    """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences with semicolons."""
+    rows = BLEU()._extract_corpus_statistics(list(lines), [list(references)])
+    return ";".join(",".join(map(str, row)) for row in rows)
