@@ -43,8 +43,9 @@ class OLS(TargetOptions, Method):
         logits = task.logits(batch)
         task_loss = task.loss(logits, batch)
         self._require_classes(task, logits, batch)
-        labels, mask = (values.flatten() for values in task.targets(batch))
-        labels, rows = labels.masked_fill(~mask, 0), logits.flatten(0, -2)
+        labels, mask = task.targets(batch)
+        rows, mask = self.rows_of(logits, labels), mask.flatten()
+        labels = labels.flatten().masked_fill(~mask, 0)
         targets = self._targets_in(clock.epoch, rows)[labels]
         penalty = torch.zeros_like(task_loss)
         if self.weight_at(clock) > 0:

@@ -96,8 +96,9 @@ class Temporal(TargetOptions, Method):
         task_loss = task.loss(logits, batch)
         sketch = self._sketch_of(task, logits, batch)
         store = self._store = self._store or self._new_store(sketch)
-        found = store.find(self._ids(task, batch, logits), *task.targets(batch))
-        rows, kept = logits.flatten(0, -2), store.read(found)
+        labels, mask = task.targets(batch)
+        found = store.find(self._ids(task, batch, logits), labels, mask)
+        rows, kept = self.rows_of(logits, labels), store.read(found)
         weight = self.weight_at(clock)
         penalty = torch.zeros_like(task_loss)
         if weight > 0:
