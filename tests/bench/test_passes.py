@@ -16,6 +16,9 @@ from tiny_models import tiny, tiny_batch
 COSTS: dict[str, tuple[dict[str, Any], tuple[float, float, float]]] = {
     "standard": ({}, (1, 1, 1)),
     "r3f": ({}, (2, 1, 2)),
+    "rdrop": ({}, (2, 1, 2)),
+    "simcut": ({}, (2, 1, 2)),
+    "ols": ({}, (1, 1, 1)),
     "freelb": ({"ascent_steps": 3}, (4, 4, 4)),
     "freeat": ({"replays": 2}, (2, 2, 2)),
     "smart": ({"ascent_steps": 3}, (5, 4, 4)),

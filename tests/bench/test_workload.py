@@ -5,8 +5,9 @@ import torch
 
 from advreg.bench.settings import BenchSettings, Shape
 from advreg.bench.workload import Workload, draw_lengths, prepare
+from advreg.core.schedule import Clock
 from advreg.hf.task import SAMPLE_ID, ModelTask
-from advreg.methods import Arch
+from advreg.methods import Arch, Temporal
 from tiny_models import tiny
 
 CPU = torch.device("cpu")
@@ -74,3 +75,12 @@ def test_fetched_batches_hold_the_samples_asked_for_with_their_lengths() -> None
 def test_more_tokens_than_positions_are_refused() -> None:
     with pytest.raises(ValueError, match="shape 2x1000 has too many tokens: the model takes at most"):
         drawn(shape="2x1000")
+
+
+@pytest.mark.parametrize("family", ["bert", "marian", "gpt2-lm"])
+def test_a_cache_of_predictions_fits_the_batches(family: str) -> None:
+    load = drawn(family, padding=0.4)
+    method = Temporal(sketch="whole")
+    method.prepare(load.corpus, 0, CPU)
+    reports = [method.step(load.task, batch, Clock(epoch, 0)) for epoch in range(2) for batch in load.batches]
+    assert all(float(report.measures["cache_hits"]) == (at >= len(load.batches)) for at, report in enumerate(reports))

@@ -191,6 +191,22 @@ def test_a_sample_that_comes_twice_between_two_updates_is_held_to_its_first_visi
     assert float(second.penalty) < 1e-6  # the weights are the same: half precision is all that is between them
 
 
+@pytest.mark.parametrize("name", ["temporal", "ols"])
+def test_virtual_tokens_of_prompt_tuning_have_no_rows(name: str) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    task, batch = ModelTask(peft.get_peft_model(tiny("gpt2-lm", dropout=0.0), settings).train()), batch_of("gpt2-lm")
+    assert task.logits(batch).shape[1] == batch["labels"].shape[1] + 3
+    method = create(name)
+    if name == "temporal":
+        items = task.targets(batch)[1].sum(1)
+        ones = torch.ones(4)
+        method.prepare(Corpus({"tokens": ones}, {"tokens": 8}, {}, "", items=items), 0, torch.device("cpu"))
+    penalties = [float(step(method, task, batch, epoch=epoch).penalty) for epoch in range(2)]
+    assert penalties[0] == 0
+    assert abs(penalties[1]) < 1e-5 if name == "temporal" else penalties[1] > 0  # the same weights predict the same
+
+
 # ---- 5. kill and resume
 
 
@@ -334,6 +350,13 @@ def test_data_without_labels_are_refused() -> None:
 def test_a_step_before_the_data_were_seen_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"temporal needs method\.prepare"):
         step(create("temporal"), ModelTask(exact("bert")), batch_of("bert"))
+
+
+def test_packed_rows_are_refused_by_name() -> None:
+    method, task, batch = made("gpt2-lm")
+    row = {name: value.reshape(1, -1) for name, value in batch.items() if name != "sample_id"}
+    with pytest.raises(ValueError, match="got 4 samples packed into 1 rows; turn packing off"):
+        step(method, task, {**row, "sample_id": batch["sample_id"]})
 
 
 def test_an_ensemble_of_sketches_is_refused() -> None:

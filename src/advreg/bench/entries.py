@@ -32,6 +32,8 @@ def enter(spec: Spec, workload: Workload, settings: BenchSettings, device: torch
             one for one in _phases(method, spec.label, workload) if one.phase == "reuse" or not settings.reuse_only
         ]
     else:
+        if method.needs_corpus:
+            method.prepare(workload.corpus, settings.seed, device)
         found = [Contender(spec.label, method, workload.batches, workload.ids)]
     if not settings.two_pass or not getattr(method, "fuse", False):
         return found

@@ -55,11 +55,14 @@ class Workload:
         batches = [make_batch(task, own, lengths, shape.tokens, seed) for seed, own in enumerate(ids)]
         widths = task.widths(batches[0])
         per_stream = {stream: lengths.clone() for stream in widths}
+        items = torch.ones_like(lengths)  # samples in no batch are never predicted
         for own, batch in zip(ids, batches, strict=True):
+            items[own] = task.targets(batch)[1].reshape(len(own), -1).sum(1).cpu()
             for stream, mask in task.masks(batch).items():  # a decoder may read a token more
                 per_stream[stream][own] = mask.sum(1).cpu()
         vectors = {stream: torch.randn(len(lengths), _VECTOR_WIDTH, generator=generator) for stream in widths}
-        corpus = Corpus(per_stream, dict(widths), vectors, f"random-{shape}-{settings.seed}")
+        name = f"random-{shape}-{settings.seed}"
+        corpus = Corpus(per_stream, dict(widths), vectors, name, items=items)
         return cls(task, shape, batches, ids, corpus)
 
     def fetch(self, groups: Sequence[Tensor]) -> Iterator[Batch]:

@@ -33,7 +33,7 @@ class OLS(TargetOptions, Method):
     cost = "1 forward, 1 backward"
     needs = frozenset[Need]({"predictions"})
 
-    # targets: s, (C, C); sums, (C, C), and counts, (C,), of this epoch's correct predictions
+    # targets: s, (C, C), zero in the first epoch; sums, (C, C), and counts, (C,), of this epoch's correct predictions
     _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _epoch: int = field(default=0, init=False, repr=False)
 
@@ -43,12 +43,14 @@ class OLS(TargetOptions, Method):
         logits = task.logits(batch)
         task_loss = task.loss(logits, batch)
         self._require_classes(task, logits, batch)
-        labels, mask = (values.flatten() for values in task.targets(batch))
-        labels, rows = labels.masked_fill(~mask, 0), logits.flatten(0, -2)
-        targets = self._targets_in(clock.epoch, rows)
+        labels, mask = task.targets(batch)
+        rows, mask = self.rows_of(logits, labels), mask.flatten()
+        labels = labels.flatten().masked_fill(~mask, 0)
+        targets = self._targets_in(clock.epoch, rows)[labels]
         penalty = torch.zeros_like(task_loss)
         if self.weight_at(clock) > 0:
-            penalty = kl(log_of(targets[labels]), rows).masked_fill(~mask, 0.0).sum() / task.items(batch)
+            moved = kl(log_of(targets), rows).masked_fill(~mask | (targets.sum(-1) == 0), 0.0)
+            penalty = moved.sum() / task.items(batch)
         self._add(rows.detach(), labels, mask)
         return self.total(task_loss, penalty, clock)
 
@@ -71,7 +73,7 @@ class OLS(TargetOptions, Method):
         """s, (C, C): at a new epoch, the mean correct predictions of the last one."""
         classes = rows.shape[-1]
         if not self._kept:
-            self._keep(widen(rows.new_full((classes, classes), 1 / classes)))
+            self._keep(widen(rows.new_zeros(classes, classes)))
         elif epoch != self._epoch:
             sums, counts = (self._kept[name].to(rows.device) for name in ("sums", "counts"))
             self._keep(torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], 1 / classes))

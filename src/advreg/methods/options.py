@@ -70,6 +70,13 @@ class TargetOptions(WeightOptions):
         report = super().total(task_loss, penalty, clock, measures)
         return replace(report, loss=report.loss / (1 + self.weight_at(clock))) if self.normalise else report
 
+    @staticmethod
+    def rows_of(logits: Tensor, labels: Tensor) -> Tensor:
+        """One row of logits per label position: virtual tokens of prompt tuning come first and have no label."""
+        if logits.dim() > 2:
+            logits = logits[:, logits.shape[1] - labels.shape[1] :]
+        return logits.flatten(0, -2)
+
 
 @dataclass
 class PenaltyOptions(WeightOptions):

@@ -96,8 +96,9 @@ class Temporal(TargetOptions, Method):
         task_loss = task.loss(logits, batch)
         sketch = self._sketch_of(task, logits, batch)
         store = self._store = self._store or self._new_store(sketch)
-        found = store.find(task.sample_ids(batch), *task.targets(batch))
-        rows, kept = logits.flatten(0, -2), store.read(found)
+        labels, mask = task.targets(batch)
+        found = store.find(self._ids(task, batch, logits), labels, mask)
+        rows, kept = self.rows_of(logits, labels), store.read(found)
         weight = self.weight_at(clock)
         penalty = torch.zeros_like(task_loss)
         if weight > 0:
@@ -106,6 +107,16 @@ class Temporal(TargetOptions, Method):
         self._remember(store, sketch, found, kept, rows.detach())
         measures = {"cache_hits": found.known.float().mean(), "cache_changed": found.changed.float().sum()}
         return self.total(task_loss, penalty, clock, measures)
+
+    def _ids(self, task: Task, batch: Batch, logits: Tensor) -> Tensor:
+        """Sample ids, one for each row."""
+        ids = task.sample_ids(batch)
+        if len(ids) != len(logits):
+            raise ValueError(
+                f"temporal needs a row for each sample, got {len(ids)} samples packed into {len(logits)} rows; turn "
+                "packing off"
+            )
+        return ids
 
     def _sketch_of(self, task: Task, logits: Tensor, batch: Batch) -> Sketch:
         """The form in which these predictions are cached."""
