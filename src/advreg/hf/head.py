@@ -86,7 +86,7 @@ class Head:
 
     @cached_property
     def shifts(self) -> bool:
-        """Whether logits at t predict the label at t + 1, as those of a causal language model do."""
+        """Whether logits at t predict the label at t + 1, as in a causal language model."""
         core = self._core
         return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
 
@@ -174,7 +174,7 @@ def _forward_of(core: Any) -> Any:
 
 
 def _patched(core: Any) -> bool:
-    """Whether somebody replaced the forward pass of this one model; accelerate's wrapper and TRL's fused head do not
+    """Whether the forward pass of this one model was replaced; accelerate's wrapper and TRL's fused head do not
     change what it computes from labels."""
     forward = vars(core).get("forward")
     module = getattr(inspect.unwrap(forward), "__module__", "") if forward is not None else ""

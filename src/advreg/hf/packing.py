@@ -1,4 +1,4 @@
-"""Packed rows: several documents end to end, each with a perturbation, a ball and a norm of its own."""
+"""Packed rows: several documents end to end, each with its own perturbation, ball and norm."""
 
 from __future__ import annotations
 

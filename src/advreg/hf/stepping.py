@@ -160,8 +160,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         """What makes the loss that ``compute_loss`` returned a part of a mean over the accumulation group.
 
         A loss that was divided by the group's items is such a part. The mean over a micro-batch becomes one by its
-        share of the items. Of a user's own ``compute_loss`` it cannot be known which of the two it returns, so it is
-        taken as the stock step takes it.
+        share of the items. A user's own ``compute_loss`` may return either, so it is taken as the stock step takes it.
         """
         if self._overrides_loss():
             return 1 / self.current_gradient_accumulation_steps if self._stock_divides() else 1.0

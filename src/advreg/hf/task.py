@@ -57,7 +57,7 @@ class ModelTask:
         compute_loss: replaces the whole pass that computes the loss, as a trainer's ``compute_loss`` does: called with
             the model, its inputs, the batch and the number of copies of the batch in the inputs, it calls the model
             once and returns the loss.
-        perturbs: whether δ is to be added; otherwise the model needs no token embeddings.
+        perturbs: whether δ is added; otherwise the model needs no token embeddings.
         means: whether that loss is a mean over samples or tokens that widens the logits itself, as transformers' own.
         half: is the model run in float16, so that the inner objective must be scaled against underflow?
         context: entered around every pass, for autocast.
@@ -265,7 +265,7 @@ class ModelTask:
 
     @cached_property
     def takes_items(self) -> bool:
-        """Whether the forward pass can be told the number of items to divide the loss by."""
+        """Whether the forward pass takes the number of items to divide the loss by."""
         kinds = inspect.signature(self.core.forward).parameters.values()
         default = any(kind.kind is inspect.Parameter.VAR_KEYWORD for kind in kinds)
         return bool(getattr(self.core, "accepts_loss_kwargs", default))
@@ -352,7 +352,7 @@ class ModelTask:
 
         Args:
             batch: the batch.
-            given: what a loss function gives the model of it; by default all that is for the model.
+            given: what a loss function gives the model of it; by default everything for the model.
         """
         given = batch if given is None else given
         inputs = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_MODEL}
