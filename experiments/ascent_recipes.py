@@ -34,7 +34,7 @@ from advreg.recipes.settings import TrainSettings
 from advreg.record import capture_environment
 from advreg.report.words import task_name
 
-NOISE = "noise of size ε, no ascent"
+PRESET, NOISE = "`--preset understanding`", "noise of size ε, no ascent"
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "the paper's text": ("tokens", {"step_rule": "gradient", "step_end": "project"}),
     "MT-DNN until August 2020": ("block", {"step_rule": "normalised", "step_end": "project"}),
@@ -43,7 +43,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
         "block",
         {"step_rule": "gradient", "step_end": "rescale", "step_size": 1e-3},
     ),
-    "`--preset understanding`": ("block", {}),
+    PRESET: ("block", {}),
     NOISE: ("block", {}),
 }
 BATCH, UPDATES = 16, 150
@@ -105,7 +105,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
         (first, *_) = cells = [[found[recipe, task, dropout] for dropout in ("off", "fresh")] for task in tasks]
         cosines = [statistics.fmean(pair[place]["cosine_to_start"] for pair in cells) for place in (0, 1)]
         told = [f"{first[0]['largest_entry']:.1g}", f"{cosines[0]:.2f} ({cosines[1]:.2f})"]
-        rows.append([recipe, *told, *(f"{off['kl']:.1g} ({fresh['kl']:.1g})" for off, fresh in cells)])
+        name = "the preset `understanding`" if recipe == PRESET else recipe
+        rows.append([name, *told, *(f"{off['kl']:.1g} ({fresh['kl']:.1g})" for off, fresh in cells)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

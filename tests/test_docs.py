@@ -121,14 +121,14 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(value) for name, value in {**padded, "labels": [row["labels"] for row in rows]}.items()}
 
 
-def trained(code: str) -> dict[str, Any]:
+def trained(code: str, count: int = 8) -> dict[str, Any]:
     """Run a script on a tiny model; its names, after a check that weights have moved."""
     torch.manual_seed(0)
     model: Any = tiny("bert")
     before = model.bert.embeddings.word_embeddings.weight.detach().clone()
     names: dict[str, Any] = {
         "model": model,
-        "train": samples(8),
+        "train": samples(count),
         "collate": collate,
         "loader": DataLoader(samples(8), batch_size=4, collate_fn=collate),  # type: ignore[arg-type]
         "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
@@ -153,6 +153,16 @@ def test_every_move_from_another_method_runs_before_and_after(
     names = trained(after)
     method = names["method"] if "method" in names else names["trainer"].method
     assert type(method).__name__ == ("R3F", "Smart", "FreeLB", "RDrop")[number]
+
+
+def test_the_papers_recipe_for_understanding_trains_with_adamax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "methods/arch.md").read_text("utf-8"), flags=re.DOTALL)
+    trainer = trained(code, count=12)["trainer"]
+    assert isinstance(getattr(trainer.optimizer, "optimizer", trainer.optimizer), torch.optim.Adamax)
+    assert (trainer.method.step_rule, trainer.method.step_end) == ("normalised", "rescale")
 
 
 def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ EndRule = Literal["project", "rescale"]
 Gradient = Callable[[Tensor, Perturbation], Perturbation]
 
 INERT_STEP = 1e-3
-"""Plain-gradient steps up to this size left δ at its random start where it was measured (docs/methods/arch.md)."""
+"""Plain-gradient steps up to this size hardly turned δ from its random start when measured (docs/methods/arch.md)."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Ascent:
         if self.rule != "gradient" or self.steps == 0 or self.step_size > INERT_STEP:
             return ()
         return (
-            f"the ascent is inert with step_rule='gradient' and step_size={self.step_size:g}: near δ = 0 the gradient "
-            "is so small that δ keeps the direction of its random start; use step_rule='normalised'",
+            f"the ascent is nearly inert with step_rule='gradient' and step_size={self.step_size:g}: the gradient near "
+            "δ = 0 is so small that δ hardly turns from its random start; use step_rule='normalised'",
         )
 
     def move(self, delta: Perturbation, gradient: Perturbation, ball: Ball) -> Perturbation:
