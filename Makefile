@@ -44,7 +44,7 @@ browser: setup ## open reports in Chromium (apt-get install chromium chromium-dr
 chaos: setup ## kill runs at random moments and resume them; a long run (about a quarter of an hour)
 	$(BIN)/python tests/chaos.py
 
-peers: setup ## run transformers' and TRL's own tests with our trainers (PEERS=folder with their checkouts)
+peers: $(if $(filter $(BIN)/python,$(PEERS_PYTHON)),setup) ## run transformers' and TRL's own tests with our trainers (PEERS=folder with their checkouts)
 	PYTHONPATH=tests $(PEERS_PYTHON) -m peers "$(PEERS)" $(ARGS)
 
 lint: setup ## ruff, and the direction of the imports

@@ -13,12 +13,13 @@ from typing import Any
 from unittest.mock import patch
 
 import datasets
+import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer
 from torch import nn
 
-from peers.hub import Hub, byte_pairs, seeded
+from peers.hub import SEED, Hub, byte_pairs, seeded
 from peers.trl_vision import SPECIAL, VISION
 
 ORGANIZATION = "trl-internal-testing"
@@ -93,6 +94,7 @@ def _make_data(hub: Hub, script: Path) -> None:
         hub.save_data(repo_id, config_name, dict(splits))
 
     arguments = [str(script), "--push_to_hub"]
+    np.random.seed(SEED)  # of the images
     with patch.object(datasets.DatasetDict, "push_to_hub", save), patch.object(sys, "argv", arguments):
         runpy.run_path(str(script), run_name="__main__")
 
