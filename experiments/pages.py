@@ -1,4 +1,4 @@
-"""What pages of results share: they are written, or compared with what is there, and take means of what was logged."""
+"""What pages of results share: writing and checking them, means of what was logged, and the commits of records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from advreg.record import RunRecord
+from advreg.report.words import counted
 
 
 def keep(about: str, page: Path, text: str, draw: Callable[[Path], object] = lambda folder: None) -> None:
@@ -56,3 +58,20 @@ def logged_mean(runs: Mapping[Any, RunRecord], task: str, method: str, name: str
         if not last or line["epoch"] > run.training.epochs - 0.9  # a line is of the steps since the one before
     ]
     return statistics.mean(lines) if lines else math.nan
+
+
+def commits_of(runs: Iterable[RunRecord]) -> str:
+    """The commits of runs and the state of their trees; how many runs each has, if there are several."""
+    found = Counter(tree(run.environment["git"]) for run in runs)
+    if len(found) == 1:
+        return f"Commit {next(iter(found))}"
+    several = (f"{told} ({counted(count, 'run')})" for told, count in found.most_common())
+    return f"Commits {'; '.join(several)}"
+
+
+def tree(git: Mapping[str, Any] | None) -> str:
+    """The commit of a tree, and whether it had uncommitted changes."""
+    if git is None:
+        return "unknown"
+    state = {True: " with uncommitted changes", False: "", None: ", uncommitted changes not recorded"}
+    return git["commit"][:7] + state[git["dirty"]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pages import keep
+from pages import commits_of, keep
 from scipy import stats
 
 from advreg import record as records
@@ -198,14 +198,14 @@ def about(record: StudyRecord, folder: Path) -> str:
     percent = ", in percent" if is_percentage(record.task) else ""
     common = ", ".join(f"{name} {value_text(shared[name])}" for name in SETTINGS if shared.get(name) is not None)
     own = ", ".join(f"{sign} = {value_text(options[name])}" for name, sign in SIGNS.items() if name in options)
-    places = [records.load(folder / run.folder / "record.json").environment for run in done]
-    commits = sorted({(place["git"] or {}).get("commit", "unknown")[:7] for place in places})
+    made = [records.load(folder / run.folder / "record.json") for run in done]
+    places = [run.environment for run in made]
     devices = sorted({str(place["device"]) for place in places})
     torches = sorted({place["packages"]["torch"] for place in places})
     return (
         f"{so_far}Scores are {measure(record.task)}{percent}. What all runs share: {common}. "
         f"Default settings of {method_name(record.method)}: {own}. "
-        f"Commit {', '.join(commits)}, {', '.join(devices)}, torch {', '.join(torches)}; "
+        f"{commits_of(made)}, {', '.join(devices)}, torch {', '.join(torches)}; "
         f"`advreg {' '.join(record.environment['arguments'])}`."
     )
 
@@ -271,9 +271,11 @@ Translation, from scratch and with dropout 0.3:
   well within their intervals. The weights that were scored had the best BLEU on 500 sentences of the validation set; in
   six of 33 runs those were of epoch 15, not 20, which adds to the noise.
 
-STS-B, pretrained and without dropout, so that the penalty sees the perturbation and nothing else:
+STS-B, pretrained and without dropout in the encoder, so that the penalty sees the perturbation and
+the head's dropout alone:
 
-- ARCH gains 0.8 over Standard, with every seed, and is level with SMART.
+- ARCH gains 0.8 over Standard, with every seed, and is level with SMART. All of them have the same dropout, which
+  matters: [dropout alone moves Standard by twice as much](understanding.md#sts-b-at-equal-dropout).
 - **What matters is that perturbations are renewed.** Computed once and kept for ten epochs they are worth nothing: the
   whole gain is gone. Renewed every third epoch they do what they do when they are renewed in every epoch. That frequent
   refreshes harm, as the paper says, is not to be seen.

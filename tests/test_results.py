@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -18,11 +19,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from advreg import record as records
+from advreg.core.ascent import INERT_STEP
 from advreg.recipes.compare_record import score_of
 from advreg.recipes.probe_record import ProbeRecord, ProbeResult
 from advreg.recipes.study_record import Panel, StudiedPoint, StudyRecord
 from advreg.report.compare import Cell
 from advreg.report.student import Spread
+from advreg.report.words import task_name
 from report_runs import made_up, save
 from studies import Scores, study_record, variant
 
@@ -54,10 +57,15 @@ def test_the_figures_of_the_scale_plan_are_those_of_the_record() -> None:
 
 
 def gain_of_eight(mine: dict[int, float], theirs: dict[int, float]) -> str:
+    assert len(mine) == 8
+    return gain_of(mine, theirs)
+
+
+def gain_of(mine: dict[int, float], theirs: dict[int, float]) -> str:
     """The mean difference of runs with the same seed, and its 95 % confidence interval, as pages write them."""
-    assert len(mine) == len(theirs) == 8
+    assert set(mine) == set(theirs)
     gains = [mine[seed] - theirs[seed] for seed in theirs]
-    error = stats.t.ppf(0.975, 7) * statistics.stdev(gains) / 8**0.5
+    error = stats.t.ppf(0.975, len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5
     shown = [f"{statistics.mean(gains) + side * error:+.1f}" for side in (-1, 0, 1)]
     low, gain, high = (value.replace("-0.0", "0.0").replace("-", "−") for value in shown)
     return f"{gain} [{low}, {high}]"
@@ -79,6 +87,25 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
         assert re.search(rf"{re.escape(gain_of_eight(rescaled, mean))} (points )?at T_c = {every}\b", page)
 
 
+def test_what_each_reading_of_the_papers_recipe_does_is_on_record() -> None:
+    text = (ROOT / "results" / "ascent_recipes.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    page = (ROOT / "docs" / "methods" / "arch.md").read_text(encoding="utf-8")
+    recipes = experiment("ascent_recipes")
+    assert recipes.table(lines) in page
+    assert all(len(line["commit"]) == 40 and line["git"] == {**line["git"], "dirty": False} for line in lines)
+    assert len({line["samples"] for line in lines}) == 1
+    plain = [line for line in lines if line["options"].get("step_rule") == "gradient"]
+    assert len(plain) == 3 * 4
+    assert all(line["cosine_to_start"] > 0.9 for line in plain)  # what the ascent's concern says of such steps
+    assert all(line["options"].get("step_size", 1e-4) <= INERT_STEP for line in plain)
+    chosen, noise = (
+        {(line["task"], line["dropout"]): line for line in lines if line["recipe"] == name}
+        for name in (recipes.PRESET, recipes.NOISE)
+    )
+    assert all(line["kl"] > 5 * noise[place]["kl"] for place, line in chosen.items())
+
+
 def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
     text = (ROOT / "results" / "default_task_dropout.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
@@ -98,6 +125,114 @@ def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
     assert f"next to no perturbation | {gain('r3f', None)} | – |" in page
     for method, label in (("arch", "ARCH, ε = 0.3, T_c = 3"), ("smart", "SMART, ε = 0.3")):
         assert f"| {label} | {gain(method, 'fresh')} | {gain(method, 'shared')} |" in page
+
+
+# ---- where ARCH helps, and what dropout has to do with it
+
+
+STSB = ("pearson", "spearman")
+
+
+def runs_in(folder: str) -> dict[int, dict[str, Any]]:
+    """The raw records of the runs with each seed in a folder."""
+    found = [
+        json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "results").glob(f"{folder}/seed-*/record.json")
+    ]
+    assert found
+    return {run["training"]["seed"]: run for run in found}
+
+
+def scores_in(folder: str, *metrics: str) -> dict[int, float]:
+    """The mean of some metrics, in percent, by seed."""
+    return {
+        seed: statistics.fmean(run["outcome"]["metrics"][name] * (1 if name == "bleu" else 100) for name in metrics)
+        for seed, run in runs_in(folder).items()
+    }
+
+
+def pair_in(folder: str, *metrics: str, rest: str = "") -> tuple[dict[int, float], dict[int, float]]:
+    """ARCH's and Standard's."""
+    return scores_in(f"{folder}/arch{rest}", *metrics), scores_in(f"{folder}/standard{rest}", *metrics)
+
+
+def built_in() -> tuple[dict[int, float], dict[int, float]]:
+    text = (ROOT / "results" / "default_task.jsonl").read_text(encoding="utf-8")
+    options = {"radius": 0.3, "step_size": 0.3, "refresh_every": 3, "cache_fraction": 0.1}
+    points = ({"method": "arch", "options": options}, {"method": "standard"})
+    lines = [json.loads(line) for line in text.splitlines()]
+    mine, theirs = (
+        {line["seed"]: 100 * line["accuracy"] for line in lines if line["point"] == each} for each in points
+    )
+    return mine, theirs
+
+
+def mean_of_mpnet() -> tuple[dict[int, float], dict[int, float]]:
+    tasks = {"rte": ["accuracy"], "mrpc": ["accuracy", "f1"], "stsb": [*STSB], "cola": ["matthews"]}
+    pairs = [pair_in(f"understanding/mpnet/{task}", *metrics) for task, metrics in tasks.items()]
+    mine, theirs = (
+        {seed: statistics.fmean(scores[seed] for scores in side) for seed in side[0]}
+        for side in zip(*pairs, strict=True)
+    )
+    return mine, theirs
+
+
+def test_where_arch_helps_is_what_the_records_say() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where it helps")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ")[-2:] for line in table.splitlines() if line.startswith("| ")][1:]
+    contests = {
+        "the built-in task": built_in(),
+        "translation, Multi30k": pair_in("studies/multi30k", "bleu", rest="/default"),
+        "translation, a ninth": pair_in("translation/small-7/iwslt14-de-en", "bleu"),
+        "STS-B, T_c = 3": pair_in("studies/stsb", *STSB, rest="/default"),
+        "STS-B, T_c = 5": (
+            scores_in("understanding/minilm-ten/stsb/arch", *STSB),
+            scores_in("studies/stsb/standard/default", *STSB),
+        ),
+        "SST-2": pair_in("understanding/minilm-large/sst2", "accuracy"),
+        "MNLI": pair_in("understanding/minilm-large/mnli", "accuracy", "mm_accuracy"),
+        "ANLI": pair_in("understanding/minilm-anli/anli", "accuracy"),
+        "RTE, on a CPU": pair_in("understanding/minilm-cpu/rte", "accuracy"),
+        "mean of RTE": mean_of_mpnet(),
+    }
+    assert len(rows) == len(contests)
+    for (task, shown), (beginning, pair) in zip(rows, contests.items(), strict=True):
+        assert task.startswith(beginning)
+        assert shown == gain_of(*pair), task
+
+
+def test_sts_b_is_compared_at_equal_dropout_with_runs_of_the_same_data_and_settings() -> None:
+    page = (ROOT / "docs" / "results" / "understanding.md").read_text(encoding="utf-8")
+    compared, studied = "understanding/minilm-ten/stsb", "studies/stsb/standard/default"
+    dropped, plain = (scores_in(folder, *STSB) for folder in (f"{compared}/standard", studied))
+    one, other = (runs_in(folder)[0] for folder in (f"{compared}/standard", studied))
+    assert one["task"]["fingerprint"] == other["task"]["fingerprint"]
+    settings = {**one["training"]["more"], "torch_compile": True, "torch_compile_mode": "reduce-overhead"}
+    assert {**settings, "encoder_dropout": 0.0} == other["training"]["more"]
+    for method, label in {"freelb": "FreeLB", "arch": "ARCH, T_c = 5", "freeat": "FreeAT"}.items():
+        mine = scores_in(f"{compared}/{method}", *STSB)
+        assert runs_in(f"{compared}/{method}")[0]["training"]["more"]["encoder_dropout"] == 0.0
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {label} | 0 |"))
+        assert row.endswith(f" | {gain_of(mine, dropped)} | {gain_of(mine, plain)} |")
+    for method in ("R3F", "SMART"):
+        mine = scores_in(f"{compared}/{method.lower()}", *STSB)
+        assert re.search(
+            rf"\n\| {method} \| 0\.1 \| \S+ ± \S+ \| {re.escape(' | '.join(2 * [gain_of(mine, dropped)]))} \|", page
+        )
+    assert f"| {gain_of(plain, dropped)} | – |" in page
+    own = scores_in("studies/stsb/arch/default", *STSB)
+    assert f"| {gain_of(own, dropped)} | {gain_of(own, plain)} |" in page
+
+
+def test_a_comparison_says_where_methods_had_different_dropout() -> None:
+    page = (ROOT / "docs" / "results" / "understanding.md").read_text(encoding="utf-8")
+    for folder in sorted((ROOT / "results" / "understanding").glob("*/")):
+        part = page.partition(f"## The comparison, {folder.name}\n")[2].partition("\n## ")[0]
+        for task in (place for place in folder.iterdir() if place.is_dir()):
+            paths = sorted(task.glob("*/seed-*/record.json"))
+            found = {
+                json.loads(path.read_text(encoding="utf-8"))["training"]["more"]["encoder_dropout"] for path in paths
+            }
+            assert (f"{task_name(task.name)}: 0 for " in part) == (len(found) > 1), task
 
 
 def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> None:
@@ -138,6 +273,41 @@ def test_records_are_whole_unedited_and_name_their_commit(cost_page: ModuleType)
     for record in found.benches.values():
         assert record.status == "finished"
         assert len(record.commit) == 40
+
+
+def test_a_commit_that_is_not_that_of_the_tree_says_where_it_is_from(cost_page: ModuleType) -> None:
+    def told(commit: str | None, dirty: bool | None, *arguments: str) -> str:
+        git = {"of": "advreg", "commit": "a" * 40, "dirty": dirty}
+        return cost_page.commit_of(SimpleNamespace(commit=commit, environment={"git": git, "arguments": arguments}))
+
+    assert told("a" * 40, False) == "aaaaaaa"
+    assert told("a" * 40, None) == "aaaaaaa, uncommitted changes not recorded"
+    assert told("b" * 40, False, "--commit", "b" * 40) == f"commit {'b' * 7} given on the command line, tree aaaaaaa"
+    assert told("b" * 40, True, "--commit", "COMMIT") == (
+        "commit bbbbbbb entered by hand afterwards, tree aaaaaaa with uncommitted changes"
+    )
+
+
+def test_the_cost_page_names_each_record_of_a_tree_with_uncommitted_changes(cost_page: ModuleType) -> None:
+    (said,) = (line for line in cost_page.PAGE.read_text(encoding="utf-8").splitlines() if "is not certain**" in line)
+    for path in cost_page.RECORDS.glob("*.json"):
+        git = json.loads(path.read_text(encoding="utf-8"))["environment"]["git"]
+        assert (f"`{path.name}`" in said) == (git["dirty"] is True)
+    assert "`bert-base.json`, commit c6b0802 entered by hand afterwards, tree 9409ff5 with uncommitted changes" in said
+
+
+def test_commits_of_runs_are_counted_and_their_trees_told() -> None:
+    def run(commit: str, dirty: bool | None) -> SimpleNamespace:
+        return SimpleNamespace(environment={"git": {"commit": commit * 40, "dirty": dirty}})
+
+    commits_of = experiment("pages").commits_of
+    assert commits_of([run("a", False)] * 3) == "Commit aaaaaaa"
+    assert commits_of([SimpleNamespace(environment={"git": None})]) == "Commit unknown"
+    mixed = [run("b", True), run("a", False), run("a", False), run("a", None)]
+    assert commits_of(mixed) == (
+        "Commits aaaaaaa (2 runs); bbbbbbb with uncommitted changes (1 run); "
+        "aaaaaaa, uncommitted changes not recorded (1 run)"
+    )
 
 
 def test_a_page_made_of_other_records_says_other_things(cost_page: ModuleType, tmp_path: Path) -> None:

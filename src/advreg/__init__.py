@@ -1,4 +1,4 @@
-"""advreg: adversarial regularisation for language models, at close to the price of plain training.
+"""advreg: adversarial regularisation for language models, with perturbations that are cached and reused.
 
 Public names are loaded when they are first used, so that ``import advreg`` costs little more than ``import torch``
 and transformers is imported only by those who need it.

@@ -31,7 +31,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Adversarial regularisation for language models, at close to the price of plain training.",
+    help="Adversarial regularisation for language models, with perturbations that are cached and reused.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
