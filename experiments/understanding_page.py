@@ -341,8 +341,8 @@ EQUAL = """
 `minilm-ten` compares methods whose dropout was tuned, Standard with 0.1 and ARCH with 0. The [parameter
 study](studies.md#sts-b-minilm) has Standard without the encoder's dropout on the same data with the same seeds, which
 separates the two effects; its runs (Standard with dropout 0, ARCH with T_c = 3) are of a later commit with uncommitted
-changes, and compiled. Score on dev in percent, mean ± sd; differences paired by seed, with the 95 % confidence interval of the mean
-(Student's t, n = 5).
+changes, and compiled. Score on dev in percent, mean ± sd; differences paired by seed, with the 95 % confidence interval
+of the mean (Student's t, n = 5).
 """
 
 NORMS = """
