@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.injection import Injection, InjectionError, add, bare, find_sites, surviving_share
 from advreg.hf.task import ModelTask
 from tiny_models import EMBEDDING_WIDTH, ENCODER_DECODERS, FAMILIES, WIDTH, tiny, tiny_batch
@@ -267,3 +267,38 @@ def test_the_model_is_found_inside_whatever_wraps_it() -> None:
     assert bare(Ddp(Compiled(model))) is model
     assert bare(Compiled(Ddp(model))) is model
     assert find_sites(Ddp(model)) == {"tokens": model.get_input_embeddings()}
+
+
+# ---- cutting
+
+
+@every_family
+def test_a_cut_is_a_perturbation_by_minus_the_embedding(family: str) -> None:
+    model, batch = tiny(family, dropout=0.0, dtype=torch.float64), tiny_batch(family)
+    task = ModelTask(model)
+    masks, embeddings = task.masks(batch), task.look(batch)
+    gone = {stream: mask & (torch.arange(mask.shape[1]) % 3 == 1) for stream, mask in masks.items()}
+    values = {stream: -embeddings[stream] * gone[stream][..., None] for stream in gone}
+    cut = task.peek(batch, Cut(gone))
+    assert torch.allclose(cut, task.peek(batch, Perturbation(values, masks)), atol=1e-12)
+    assert not torch.allclose(cut, task.peek(batch), atol=1e-4)
+    assert hooks(model) == 0
+
+
+def test_no_gradient_reaches_the_embedding_of_a_token_that_is_cut() -> None:
+    model, batch = tiny("bert", dropout=0.0), tiny_batch("bert", lengths=[4])
+    cut = torch.tensor([[False, True, False, False]])
+    ModelTask(model).logits(batch, Cut({"tokens": cut})).sum().backward()
+    slope = model.get_input_embeddings().weight.grad
+    assert slope is not None
+    assert not bool(slope[batch["input_ids"][0, 1]].any())
+    assert bool(slope[batch["input_ids"][0, 2]].any())
+
+
+def test_a_doubled_batch_is_cut_in_its_second_half() -> None:
+    task, batch = ModelTask(tiny("marian", dropout=0.0, dtype=torch.float64)), tiny_batch("marian")
+    cut = Cut({stream: mask & (torch.arange(mask.shape[1]) == 1) for stream, mask in task.masks(batch).items()})
+    clean, perturbed = task.pair(batch, cut)
+    assert torch.allclose(clean, task.peek(batch), atol=1e-12)
+    assert torch.allclose(perturbed, task.peek(batch, cut), atol=1e-12)
+    assert not torch.allclose(clean, perturbed, atol=1e-4)
