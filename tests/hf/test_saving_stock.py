@@ -283,3 +283,24 @@ def test_warnings_are_the_first_process_s(stock: Path, caplog: pytest.LogCapture
         assert warnings_of(caplog) == []
         assert load_method(method, stock / "checkpoint-3", 0, 2) == {}
         assert len(warnings_of(caplog)) == 1
+
+
+def test_weights_that_an_evaluation_after_their_save_finds_best_are_the_best_checkpoint(tmp_path: Path) -> None:
+    """Saved at every step, evaluated at the end of each epoch; the first evaluation is the best."""
+    found = []
+    for name, make in (("stock", stock_trainer), ("ours", tiny_trainer)):
+        own = {"method": Standard()} if name == "ours" else {}
+        trainer = make(
+            tmp_path / name,
+            eval_dataset=[{"input_ids": [5, 6], "labels": 1}],
+            eval_strategy="epoch",
+            save_strategy="steps",
+            save_steps=1,
+            metric_for_best_model="score",
+            **own,
+        )
+        scores = iter([0.9, 0.5, 0.4, 0.3])
+        trainer._evaluate = lambda *_, scores=scores: {"eval_score": next(scores)}
+        trainer.train()
+        found.append(Path(trainer.state.best_model_checkpoint).name)
+    assert found[0] == found[1] == "checkpoint-2"

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SaveStrategy
 
 from advreg.hf.checkpoint import (
     CheckpointError,
@@ -155,16 +156,28 @@ class SavingMixin(_Any):  # type: ignore[misc]
         raise failure
 
     def _publish(self, staged: Path, folder: Path) -> None:
-        renamed = self.state.best_model_checkpoint == str(staged)
-        if renamed:
-            self.state.best_model_checkpoint = str(folder)
+        best = self._best_checkpoint(staged, folder)
+        is_news = best != self.state.best_model_checkpoint
+        self.state.best_model_checkpoint = best
         if self.args.should_save:
-            if renamed:
+            if is_news:
                 self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
             seal(staged, self._run, self._since)
             publish(staged, folder)
             keep = {folder, Path(self.state.best_model_checkpoint or folder)}
             rotate(folder.parent, self.args.save_total_limit, keep)
+
+    def _best_checkpoint(self, staged: Path, folder: Path) -> str | None:
+        """The best checkpoint by its own name, which the stock Trainer looks for where this one is staged.
+
+        It may be an earlier one: an evaluation after a save finds that the saved weights are the best so far.
+        """
+        told: str | None = self.state.best_model_checkpoint
+        if told == str(staged):
+            return str(folder)
+        is_kept = self.args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH, SaveStrategy.BEST)
+        earlier = folder.parent / f"checkpoint-{self.state.best_global_step}"
+        return str(earlier) if is_kept and self.state.best_global_step and earlier.is_dir() else told
 
     def _processes_that(self, are: bool) -> int:
         """How many processes say so; each waits for all."""
