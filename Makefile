@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+FLOOR := build/floor-venv
+FLOOR_STAMP := $(FLOOR)/.setup-done
 
 # ARGS goes to `advreg train` or the driver of peers, PYTEST_ARGS to pytest: make train ARGS="--method arch",
 # make test PYTEST_ARGS="-n 8". PEERS is the folder with the checkouts, PEERS_PYTHON has what their tests need.
@@ -13,7 +15,7 @@ PEERS_PYTHON ?= $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow browser chaos peers lint types docs check clean
+.PHONY: help setup train test slow floor browser chaos peers lint types docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +39,15 @@ test: setup ## run the tests that need neither patience nor a GPU
 
 slow: setup ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+floor: $(FLOOR_STAMP) ## run the smoke tests on the oldest versions that are supported
+	$(FLOOR)/bin/python -m pytest -m smoke tests/smoke tests/hf/test_hooks.py $(PYTEST_ARGS)
+
+$(FLOOR_STAMP): pyproject.toml constraints-floor.txt
+	@echo "floor: $(FLOOR) with $$($(PYTHON) --version) and the versions in constraints-floor.txt"
+	@$(PYTHON) -m venv --clear $(FLOOR)
+	@$(FLOOR)/bin/python -m pip install --quiet -e ".[all]" pytest hypothesis -c constraints-floor.txt
+	@touch $@
 
 browser: setup ## open reports in Chromium (apt-get install chromium chromium-driver)
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)

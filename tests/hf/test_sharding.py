@@ -1,11 +1,14 @@
 """Batches of one process of many."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from advreg.core.shard import Shard
 from advreg.hf.sharding import ShardBatches
@@ -104,6 +107,23 @@ def test_samples_of_like_length_share_a_batch_and_the_order_still_changes() -> N
     assert first != second
     widths = [max(lengths[np.array(batch) // 2]) for batch in first[:50]]
     assert all(one >= other for one, other in pairwise(widths))
+
+
+def test_a_loader_that_skips_batches_goes_on_in_the_epoch_it_is_set_to() -> None:
+    """A run resumed in mid-epoch does so. Some versions of transformers set the epoch on the loader alone."""
+
+    def loader() -> Any:
+        batches = ShardBatches(Shard(30, 1, 2), 4)
+        return prepare_data_loader(DataLoader(range(30), batch_sampler=batches), num_processes=1, process_index=0)  # type: ignore[arg-type]
+
+    whole, rest = loader(), skip_first_batches(loader(), 2)
+    orders = []
+    for epoch in (0, 3):
+        whole.set_epoch(epoch)
+        rest.set_epoch(epoch)
+        orders.append([batch.tolist() for batch in whole])
+        assert [batch.tolist() for batch in rest] == orders[-1][2:]
+    assert orders[0] != orders[1]
 
 
 def test_more_processes_than_samples_are_refused() -> None:

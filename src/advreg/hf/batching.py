@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import BatchSampler, Dataset
+from torch.utils.data import Dataset
 
 from advreg.hf.head import IGNORED
+from advreg.hf.sharding import EpochBatches
 from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer
 
 Lengths = NDArray[np.int64]
@@ -137,7 +138,7 @@ def round_up(length: Any, multiple: int) -> Any:
 # ---- composing
 
 
-class TokenBatches(BatchSampler):
+class TokenBatches(EpochBatches):
     """Batches of sample indices, each of at most ``max_tokens`` positions on either side, padding counted.
 
     Sentences are sorted by length, and the sorted row is cut where the budget is full. Which sentences of one length
@@ -159,7 +160,6 @@ class TokenBatches(BatchSampler):
         self._check(lengths, max_tokens, multiple)
         self.max_tokens, self.multiple, self.seed = max_tokens, multiple, seed
         self._lengths = lengths
-        self._epoch = 0
         shares = [
             _Share(np.arange(first, len(lengths), world), lengths, max_tokens, multiple) for first in range(world)
         ]
@@ -176,10 +176,6 @@ class TokenBatches(BatchSampler):
                 f"max_tokens must be at least the longest sentence, got {max_tokens}, but sample {worst} has "
                 f"{int(lengths[worst].max())} tokens (padded to {int(padded[worst])}); raise it, or filter by length"
             )
-
-    def set_epoch(self, epoch: int) -> None:
-        """Of which epoch the next batches are; the trainer says so."""
-        self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self._share)

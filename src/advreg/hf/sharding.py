@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,22 @@ Indices = NDArray[np.int64]
 _BATCHES_SORTED_TOGETHER = 50  # by length; as in transformers' own sampler
 
 
-class ShardBatches(BatchSampler):
+class EpochBatches(BatchSampler):
+    """Batches of sample indices that differ from epoch to epoch; the loader says which epoch it is."""
+
+    _epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next batches."""
+        self._epoch = epoch
+
+    @property
+    def sampler(self) -> Self:  # type: ignore[override]
+        """Itself: a resumed epoch wraps it to skip batches, and accelerate sets the epoch of what is wrapped here."""
+        return self
+
+
+class ShardBatches(EpochBatches):
     """Batches of sample indices of one process's shard; every sample is in one batch of each epoch.
 
     The order is drawn anew for each epoch from (seed, epoch, rank) alone. All batches are full but the last, or the
@@ -47,7 +63,6 @@ class ShardBatches(BatchSampler):
         self.shard, self.batch_size, self.seed = shard, batch_size, seed
         self.shuffle, self.lengths = shuffle, lengths
         self.drop_last = drop_last
-        self._epoch = 0
         least = shard.size // shard.world
         if drop_last:
             self._steps = least // batch_size
@@ -61,10 +76,6 @@ class ShardBatches(BatchSampler):
                 f"the training set must have {what} for each of {shard.world} processes, got {shard.size} samples; "
                 f"{remedy}"
             )
-
-    def set_epoch(self, epoch: int) -> None:
-        """Of which epoch the next batches are; the trainer says so."""
-        self._epoch = epoch
 
     def __len__(self) -> int:
         return self._steps
