@@ -13,7 +13,7 @@ from transformers import DataCollatorWithFlattening
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from tiny_models import LABELS, tiny
-from works import data
+from works import data, vision_language
 from works.cases import ByTrainer, Case, Setting
 from works.data import Collated
 from works.trainer_cases import BERT, built, of
@@ -172,18 +172,34 @@ def other_layout(name: str, embeddings: tuple[int, ...], ids: tuple[int, ...]) -
     return f"{name} has embeddings {embeddings} for token ids {ids}; name a module that outputs (B, T, D) as site="
 
 
+def no_classes(found: str) -> str:
+    return f"ols needs one class for each prediction, got {found}; use temporal"
+
+
+def no_tokens(what: str) -> str:
+    return f"ViTForImageClassification.get_input_embeddings() gives no token embeddings to {what}"
+
+
 HEAD_CASES = [
     case(HEADS, "token classification", bert("TokenClassification", data.tagged)),
     case(
         HEADS,
         "several labels at once",
         bert("SequenceClassification", data.several_labels, problem_type="multi_label_classification"),
+        {"ols": no_classes("several labels at once")},
     ),
-    case(HEADS, "regression", bert("SequenceClassification", data.valued, num_labels=1), is_fast=True),
+    case(
+        HEADS,
+        "regression",
+        bert("SequenceClassification", data.valued, num_labels=1),
+        {"ols": no_classes("a regression")},
+        is_fast=True,
+    ),
     case(
         HEADS,
         "regression, three outputs",
         bert("SequenceClassification", lambda: data.valued(3), problem_type="regression"),
+        {"ols": no_classes("a regression")},
     ),
     case(HEADS, "next sentence", bert("NextSentencePrediction", lambda: data.classified(2))),
     case(HEADS, "masked language model", bert("MaskedLM", data.masked)),
@@ -214,7 +230,10 @@ HEAD_CASES = [
         HEADS,
         "a plain `nn.Module`",
         built(Plain, transformers.BertConfig, BERT, data.classified),
-        {"perturbation": "Plain has no `config`, which says how its inputs are read; use a PreTrainedModel"},
+        dict.fromkeys(
+            ("perturbation", "predictions"),
+            "Plain has no `config`, which says how its inputs are read; use a PreTrainedModel",
+        ),
     ),
     case(
         HEADS,
@@ -256,7 +275,7 @@ FAMILY_CASES = [
         FAMILIES,
         "ViT",
         built(transformers.ViTForImageClassification, transformers.ViTConfig, VIT, pictured),
-        {"perturbation": "ViTForImageClassification.get_input_embeddings() gives no token embeddings to perturb"},
+        {"perturbation": no_tokens("perturb"), "ids": no_tokens("describe samples by")},
     ),
 ]
 ADAPTER_CASES = [
@@ -300,6 +319,7 @@ ADAPTER_CASES = [
     ),
 ]
 LAYOUT_CASES = [
+    case(LAYOUTS, "with pictures (Qwen2-VL)", vision_language.given, is_fast=True),
     case(
         LAYOUTS,
         "`DataCollatorWithFlattening`",

@@ -34,7 +34,7 @@ class Regularised(lightning.LightningModule):
         optimizer.zero_grad()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return torch.optim.SGD(self.parameters(), lr=0.03)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = self.method.state()

@@ -25,7 +25,7 @@ from works.traces import Trace, weights_of
 from works.trainer_cases import of
 
 GROUP = "Loops without a Trainer"
-RATE = 0.1
+RATE = 0.03
 EPOCHS = 2
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -13,9 +13,17 @@ from transformers import Trainer
 from advreg.methods import create, registry
 from works import data, own_losses
 from works.cases import UPDATES, ByTrainer, Setting, without_effect
+from works.head_cases import answered, bert
 from works.own_losses import LossWithoutSuper, LossWithSuper, WeighsClasses, loss_function
 from works.traces import Trace, require_identical, require_like
 from works.trainer_cases import BERT, MIXTRAL, built, of
+
+
+@pytest.fixture(autouse=True)
+def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock there."""
+    monkeypatch.setattr("advreg.hf.task.has_dropout", lambda model: True)
+
 
 every_method = pytest.mark.parametrize("method", registry)
 with_delta = pytest.mark.parametrize("method", [name for name in registry if registry[name].needs])
@@ -35,7 +43,8 @@ def test_the_users_loss_is_computed_in_every_step(way: Any, method: str, tmp_pat
         train = ByTrainer(of("bert", data.classified, compute_loss_func=way))
     own_losses.CALLS.clear()
     train(without_effect(method), Setting(tmp_path))
-    assert len(own_losses.CALLS) == UPDATES
+    copies = 2 if method == "rdrop" else 1  # R-Drop minimises the loss of both
+    assert len(own_losses.CALLS) == copies * UPDATES
 
 
 @with_delta
@@ -121,3 +130,11 @@ def test_hooks_and_shadows_are_gone_after_training(method: str, tmp_path: Path) 
     assert "compute_loss" not in vars(trainer)
     assert type(trainer).compute_loss is Trainer.compute_loss
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in trainer.model.modules())
+
+
+@pytest.mark.parametrize("method", ["standard", "freelb", "freeat"])
+def test_a_loss_without_labels_is_averaged_over_micro_batches_as_by_stock(method: str, tmp_path: Path) -> None:
+    """Question answering has positions in place of labels."""
+    train = ByTrainer(bert("QuestionAnswering", answered, num_labels=2))
+    stock = train(None, Setting(tmp_path / "stock", fields=TWO_BY_TWO))
+    require_like(train(without_effect(method), Setting(tmp_path, fields=TWO_BY_TWO)), stock)

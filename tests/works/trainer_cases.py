@@ -65,6 +65,9 @@ class Streamed(IterableDataset):  # type: ignore[type-arg]
         return iter(data.classified())
 
 
+NEFTUNE = "neftune_noise_alpha=5.0 adds its own noise to the embeddings; leave neftune_noise_alpha out"
+
+
 def trainer_case(name: str, given: Any, is_fast: bool = False, refused: Any = None, **more: Any) -> Case:
     return Case(GROUP, name, ByTrainer(given, **more), refused or {}, is_fast)
 
@@ -120,10 +123,7 @@ CASES = [
         "`neftune_noise_alpha`",
         of("bert", data.classified),
         fields={"neftune_noise_alpha": 5.0},
-        refused={
-            "perturbation": "neftune_noise_alpha=5.0 adds its own noise to the embeddings; leave neftune_noise_alpha "
-            "out"
-        },
+        refused=dict.fromkeys(("perturbation", "predictions"), NEFTUNE),
         is_fast=True,
     ),
     trainer_case(

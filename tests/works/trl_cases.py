@@ -11,8 +11,9 @@ import peft
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
+from works import vision_language
 from works.cases import ByTrainer, Case, Setting
 
 GROUP = "TRL"
@@ -108,6 +109,34 @@ def sft_case(
     return Case(GROUP, f"SFTTrainer, {name}", train, refused or {}, is_fast)
 
 
+def preferences(kind: str, **more: Any) -> Callable[[Setting], dict[str, Any]]:
+    """What a trainer on pairs of a chosen and a rejected text is given."""
+    rows = [
+        {**row, "chosen": row["completion"], "rejected": f" {text}"}
+        for row, text in zip(completions(), sentences(first=2), strict=True)
+    ]
+
+    def given(setting: Setting) -> dict[str, Any]:
+        config = transformers.LlamaConfig(**SIZES, attention_dropout=setting.dropout, **more)
+        kinds = {"model": kind} if more else {"model": kind, "ref_model": kind}
+        models = {name: getattr(transformers, f"LlamaFor{kind}")(config) for name, kind in kinds.items()}
+        data = datasets.Dataset.from_list(rows).remove_columns("completion")
+        return {**models, "train_dataset": data, "processing_class": tokenizer()}
+
+    return given
+
+
+def with_pictures(setting: Setting) -> dict[str, Any]:
+    return {**vision_language.given(setting), "processing_class": tokenizer()}
+
+
+NO_LABELS = "the batches have no `labels`, which say what is predicted"
+PAIRS = {
+    "ids": "the collator must make one row of each sample, got 8 rows of 4 samples; split long samples before training "
+    "and not in the collator",
+    "predictions": NO_LABELS,
+}
+PREFERENCES = {"max_length": 24, "gradient_checkpointing": False, "bf16": False}
 PACKED = 'the collator makes one row of several samples; set packing_strategy="wrapped"'
 
 CASES = [
@@ -135,4 +164,18 @@ CASES = [
         learning_rate=0.5,
     ),
     sft_case("mixture of experts (Mixtral)", sft(texts, "Mixtral", SIZES | EXPERTS), is_fast=True),
+    sft_case(
+        "vision and language (Qwen2-VL)",
+        with_pictures,
+        max_length=None,
+        remove_unused_columns=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    ),
+    Case(GROUP, "DPOTrainer", ByTrainer(preferences("CausalLM"), DPOTrainer, DPOConfig, PREFERENCES), PAIRS),
+    Case(
+        GROUP,
+        "RewardTrainer",
+        ByTrainer(preferences("SequenceClassification", num_labels=1), RewardTrainer, RewardConfig, PREFERENCES),
+        PAIRS,
+    ),
 ]

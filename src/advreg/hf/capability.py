@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from advreg.methods.base import Need, registry
+from advreg.methods.base import Need, UnsupportedError, registry
 
-
-class UnsupportedError(ValueError):
-    """A method needs what a trainer, a model or a batch does not offer."""
+__all__ = ["UnsupportedError", "refusal"]
 
 
 def refusal(need: Need, reason: str, remedy: str = "") -> UnsupportedError:

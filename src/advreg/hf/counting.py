@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from advreg.core.perturbation import Cut, Perturbation
+from advreg.hf.doubling import rows_of
 from advreg.hf.task import ModelTask
 from advreg.methods.base import Backward, Batch
 
@@ -136,7 +137,7 @@ class CountingTask:
 
     def _size(self, batch: Batch) -> float:
         if self._batch_size is not None:
-            self._last = len(batch["input_ids"]) / self._batch_size
+            self._last = rows_of(batch) / self._batch_size
         return self._last
 
     def counted(self, backward: Backward) -> Backward:

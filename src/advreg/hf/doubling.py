@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, cat
 
+_MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "document_ids")
 
 
@@ -23,7 +24,8 @@ def is_per_sample(value: Any, size: int) -> bool:
 
 def rows_of(inputs: Mapping[str, Any]) -> int:
     """Rows of a batch."""
-    rows: int = inputs["input_ids"].shape[0]
+    name = next(name for name in _MAIN_INPUTS if name in inputs)
+    rows: int = inputs[name].shape[0]
     return rows
 
 

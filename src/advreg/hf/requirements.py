@@ -59,6 +59,7 @@ def _of_model(core: Any) -> Iterator[Lack]:
         embeddings = core.get_input_embeddings()
     if embeddings is None or not hasattr(getattr(embeddings, "base_layer", embeddings), "weight"):
         yield "perturbation", f"{name}.get_input_embeddings() gives no token embeddings to perturb", ""
+        yield "ids", f"{name}.get_input_embeddings() gives no token embeddings to describe samples by", ""
     if not hasattr(core, "can_generate"):
         yield "predictions", f"{name} is not a PreTrainedModel, so what it predicts is not known", ""
     if name.endswith(_OTHER_HEADS):

@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.hf.ahead import Ahead
 from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.doubling import rows_of
 from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding
 from advreg.hf.masks import PADDED
 from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask
@@ -119,7 +120,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
             batch[ITEMS] = self._group_items
         self._own_compute_loss = own
         clock = self._clock(bool(self.accelerator.sync_gradients))
-        counter = CountingTask(self.task, self.passes, len(batch["input_ids"]))
+        counter = CountingTask(self.task, self.passes, rows_of(batch))
         backward = counter.counted(self._backward)
         report = self.method.objective(cast(Task, counter), batch, clock, backward, self._inner_update)
         self._update.reports.append((batch, replace(report, loss=report.loss.detach())))
@@ -160,11 +161,12 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         """What makes the loss that ``compute_loss`` returned a part of a mean over the accumulation group.
 
         A loss that was divided by the group's items is such a part. The mean over a micro-batch becomes one by its
-        share of the items. A user's own ``compute_loss`` may return either, so it is taken as the stock step takes it.
+        share of the items. A user's own ``compute_loss`` may return either, and without labels there are no items, so
+        these are taken as the stock step takes them.
         """
-        if self._overrides_loss():
+        if self._overrides_loss() or self._group_items is None:
             return 1 / self.current_gradient_accumulation_steps if self._stock_divides() else 1.0
-        if self._group_items is None or self._divides_by_items(batch):
+        if self._divides_by_items(batch):
             return 1.0
         share: Tensor = self.task.count(batch) / (self._group_items * self._loss_multiplier())
         return share

@@ -100,6 +100,7 @@ class ModelTask:
         self.prediction_head = Head(self.core)
         self._accepted = set(inspect.signature(self.core.forward).parameters)
         self._widths: dict[str, int] = {}
+        self._other_layout = ""
         self.half = half
         self._inner_scale = _FIRST_INNER_SCALE
         self._random_state: list[Tensor] | None = None
@@ -172,7 +173,7 @@ class ModelTask:
         return self._train_pass(batch, delta).logits()
 
     def loss_at(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        loss, self._last = self._train_pass(batch, delta).loss, None
+        loss, self._last = self._train_pass(batch, delta, needs_logits=False).loss, None
         return loss
 
     def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
@@ -236,12 +237,15 @@ class ModelTask:
         doubled: bool = False,
         both_losses: bool = False,
         model: nn.Module | None = None,
+        needs_logits: bool = True,
     ) -> TrainedPass:
         """The pass through the wrapped model, or the one given, that computes the task loss."""
+        if needs_logits and "labels" not in batch:
+            raise refusal("predictions", "the batches have no `labels`, which say what is predicted")
         self._check_resolution(batch, delta)
         self._last = None  # its graph is not needed any more
         model = self.wrapped if model is None else model
-        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled, both_losses)
+        made = TrainedPass(self, batch, self._laid_out(delta, batch), doubled, both_losses, needs_logits)
         inputs = {name: value for name, value in batch.items() if name not in (SAMPLE_ID, ITEMS, PADDED)}
         inputs = twice(inputs) if both_losses else inputs
         with self.context(), self._layers(), self._logits(), self._known(batch), made.watching(model):
@@ -400,19 +404,19 @@ class ModelTask:
         """Width D of the embeddings of each stream; the first call also proves that δ reaches every stream."""
         if not self._widths:
             seen = self.look(batch)
-            self._require_layout(batch, seen)
+            self._other_layout = self._layout_of(batch, seen)
             self._widths = {stream: output.shape[-1] for stream, output in seen.items()}
         return self._widths
 
-    def _require_layout(self, batch: Batch, seen: Mapping[str, Tensor]) -> None:
-        """Refuse embeddings that are not (B, T, D) for token ids (B, T)."""
+    def _layout_of(self, batch: Batch, seen: Mapping[str, Tensor]) -> str:
+        """What is unusual about embeddings that are not (B, T, D) for token ids (B, T); empty if they are."""
         inputs = self.inputs(batch)
         for stream, output in seen.items():
             read = inputs.get("decoder_input_ids") if stream == "decoder" else None
             shape = tuple((inputs["input_ids"] if read is None else read).shape)
             if tuple(output.shape[:-1]) != shape:
-                reason = f"{type(self.core).__name__} has embeddings {tuple(output.shape)} for token ids {shape}"
-                raise refusal("perturbation", reason, "name a module that outputs (B, T, D) as site=")
+                return f"{type(self.core).__name__} has embeddings {tuple(output.shape)} for token ids {shape}"
+        return ""
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
         try:
@@ -435,6 +439,9 @@ class ModelTask:
 
     def masks(self, batch: Batch) -> dict[str, Tensor]:
         """Real tokens of each stream, (B, T)."""
+        self.widths(batch)
+        if self._other_layout:
+            raise refusal("perturbation", self._other_layout, "name a module that outputs (B, T, D) as site=")
         return {stream: mask for stream, (_, mask) in self.tokens(batch).items()}
 
     def tokens(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:

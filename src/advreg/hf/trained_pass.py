@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class TrainedPass:
         delta: added to the embeddings of the pass, or of the second copy of a doubled one.
         doubled: whether clean and perturbed copies go in one pass, if the loss stays exact.
         both_losses: whether the batch holds both copies already, and the loss is of both.
+        needs_logits: whether the predictions are asked for; without them, TRL's fused head stays in place.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class TrainedPass:
         delta: Perturbation | Cut | None = None,
         doubled: bool = False,
         both_losses: bool = False,
+        needs_logits: bool = True,
     ) -> None:
         self._task, self._batch, self._delta, self._doubled = task, batch, delta, doubled
-        self._both_losses = both_losses
+        self._both_losses, self._needs_logits = both_losses, needs_logits
         self._grad = torch.is_grad_enabled()
         self._inside = ExitStack()
         self._is_made = self._is_inside = False
@@ -85,9 +87,8 @@ class TrainedPass:
             return args, kwargs  # another pass, such as one for metrics
         self._is_made = self._is_inside = True
         inputs = {**self._named(args), **kwargs}
-        self._has_fused_head = bool(inputs.pop(FUSED_HEAD, False))
-        labels = inputs.get("labels")
-        keeps_labels = not (self._has_fused_head or labels is None or self._task.prediction_head.computes(labels))
+        self._has_fused_head = self._needs_logits and bool(inputs.pop(FUSED_HEAD, False))
+        keeps_labels = self._keeps_labels(inputs)
         if not keeps_labels:
             inputs = self._without_labels(inputs)
         if self._doubled and not self._task.may_double(inputs, keeps_labels):
@@ -101,6 +102,13 @@ class TrainedPass:
         delta = self._delta.above_zeros() if has_copies and self._delta is not None else self._delta
         self._inside.enter_context(self._task.adding(delta))
         return (), inputs
+
+    def _keeps_labels(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the model computes the loss of this pass by itself."""
+        labels = inputs.get("labels")
+        if labels is None or self._has_fused_head:
+            return False
+        return FUSED_HEAD in inputs or not self._task.prediction_head.computes(labels)
 
     def _after(self, output: Any) -> Any:
         if not self._is_inside:

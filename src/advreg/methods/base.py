@@ -32,6 +32,10 @@ Need = Literal["predictions", "perturbation", "ids"]
 """What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of the samples."""
 
 
+class UnsupportedError(ValueError):
+    """A method needs what a trainer, a model or a batch does not offer."""
+
+
 class Task(Protocol):
     """All that a method may know of a model: its predictions on a batch, clean or perturbed, and their loss."""
 

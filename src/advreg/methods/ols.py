@@ -11,7 +11,19 @@ from torch import Tensor
 from advreg.core.divergence import kl, widen
 from advreg.core.schedule import Clock
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
-from advreg.methods.base import Backward, Batch, Method, MethodState, Need, Passes, StepReport, Task, Update, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Method,
+    MethodState,
+    Need,
+    Passes,
+    StepReport,
+    Task,
+    UnsupportedError,
+    Update,
+    register,
+)
 from advreg.methods.options import TargetOptions
 
 
@@ -58,13 +70,13 @@ class OLS(TargetOptions, Method):
         kind, outputs = task.prediction(logits, batch), logits.shape[-1]
         if kind != "classes":
             what = "a regression" if kind == "value" else "several labels at once"
-            raise ValueError(f"ols needs one class for each prediction, got {what}; use temporal")
+            raise UnsupportedError(f"ols needs one class for each prediction, got {what}; use temporal")
         if outputs > WHOLE_AT_MOST:
-            raise ValueError(
+            raise UnsupportedError(
                 f"ols keeps a distribution for each of at most {WHOLE_AT_MOST} classes, got {outputs}; use temporal"
             )
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            raise ValueError(
+            raise UnsupportedError(
                 f"ols trains in one process so far, got {torch.distributed.get_world_size()}; start one, or use rdrop "
                 "or simcut"
             )

@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
-from advreg.methods.base import Backward, Batch, Fetch, Method, Need, Passes, StepReport, Task, Update, option, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Fetch,
+    Method,
+    Need,
+    Passes,
+    StepReport,
+    Task,
+    UnsupportedError,
+    Update,
+    option,
+    register,
+)
 from advreg.methods.options import WeightOptions, plain
 
 
@@ -52,7 +65,7 @@ class RDrop(WeightOptions, Method):
         if self._has_dropout:
             return
         if not task.has_dropout():
-            raise ValueError(
+            raise UnsupportedError(
                 "rdrop needs a model with dropout, got one that drops nothing: its two passes would predict the same. "
                 "Set a dropout above 0 in the model's config (Llama-like models have attention_dropout), or use "
                 "simcut or r3f, which need none"

@@ -24,6 +24,7 @@ from advreg.methods.base import (
     Passes,
     StepReport,
     Task,
+    UnsupportedError,
     Update,
     option,
     register,
@@ -81,11 +82,13 @@ class Temporal(TargetOptions, Method):
 
     def prepare(self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None) -> None:
         if corpus.shard.world > 1:
-            raise ValueError(
+            raise UnsupportedError(
                 f"temporal trains in one process so far, got {corpus.shard.world}; start one, or use rdrop or simcut"
             )
         if corpus.items is None:
-            raise ValueError("temporal needs labels in the training data, got samples without; use simcut, or r3f")
+            raise UnsupportedError(
+                "temporal needs labels in the training data, got samples without; use simcut, or r3f"
+            )
         self._items, self._fingerprint = corpus.items, corpus.fingerprint
         self._seed, self._device, self._store = seed, device, None
 
