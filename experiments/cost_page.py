@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import trainer_steps
 from pages import keep, tree
 
 from advreg.bench.figures import over_a_run, within_rounds
@@ -35,6 +36,7 @@ METHODS = {
 STOCK = "AdversarialTrainer, standard"
 LONG_RUN = "**ARCH, 150 epochs, T_c = 15**"
 SHORT_RUN = "**ARCH, 10 epochs, T_c = 3** (the script above)"
+TRAINER_STEPS = "trainer-steps"
 
 
 def tier(name: str) -> str:
@@ -49,8 +51,11 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        paths = sorted(folder.rglob("*.json"))
-        self.benches = {path.relative_to(folder).as_posix(): load(path) for path in paths}
+        names = sorted(path.relative_to(folder) for path in folder.rglob("*.json"))
+        self.benches = {name.as_posix(): load(folder / name) for name in names if name.parts[0] != TRAINER_STEPS}
+        self.steps = {
+            name.as_posix(): trainer_steps.load(folder / name) for name in names if name.parts[0] == TRAINER_STEPS
+        }
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
@@ -93,7 +98,7 @@ def page(folder: Path) -> str:
     """The whole page."""
     found = Records(folder)
     parts = [TITLE, steps(found), bars(found), whole(found), compiled(found), graphs(found), tiers(found), sizes(found)]
-    parts += [reading(found), provenance(found)]
+    parts += [trainers(found), reading(found), provenance(found)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -341,6 +346,41 @@ def sizes(found: Records) -> str:
     )
 
 
+COLUMNS = {
+    ("standard", "stock"): "Standard / stock Trainer",
+    ("standard", "old"): "Standard",
+    ("r3f", "old"): "R3F",
+    ("arch, reuse", "old"): "ARCH, reuse",
+    ("arch, refresh", "old"): "ARCH, refresh",
+}
+COMPILED_PARTS = {"eager": "nothing", "layers": "the layers", "whole": "the model"}
+
+
+def trainers(found: Records) -> str:
+    """Steps of the Trainer at two commits, a table for each record."""
+    parts = []
+    for record in found.steps.values():
+        each = {(one.workload, one.mode, one.method, one.against): one for one in trainer_steps.comparisons(record)}
+        columns = [column for column in COLUMNS if any(key[2:] == column for key in each)]
+        body = []
+        for name, mode in dict.fromkeys(key[:2] for key in each):
+            about = record.workloads[name]
+            cells = [compared(each.get((name, mode, *column))) for column in columns]
+            body.append([f"{name}, {about['batch']} × {about['tokens']}", COMPILED_PARTS[mode], *cells])
+        old, new = (f"`{(tree.commit or 'unknown')[:7]}`" for tree in record.trees)
+        head = ["model, batch × tokens", "compiled", *(COLUMNS[column] for column in columns)]
+        parts.append(f"{record.hardware['device']}, {new} / {old}:\n\n{table(head, body)}")
+    return "\n\n".join([TRAINERS.strip(), *parts]) if parts else ""
+
+
+def compared(one: trainer_steps.Comparison | None) -> str:
+    """The ratio of the times, its interval, and the ratio of the peaks."""
+    if one is None:
+        return "–"
+    memory = "" if one.memory is None else f"; memory {one.memory:.2f}"
+    return f"{one.time.median:.3f} [{one.time.low:.3f}, {one.time.high:.3f}]{memory}"
+
+
 def reading(found: Records) -> str:
     """What it says, with the ratios of before."""
     peers, small = ([f"{before}{name}" for before in ONCE for name in names] for names in (PEERS, SMALL))
@@ -358,6 +398,11 @@ def provenance(found: Records) -> str:
         command = " ".join(record.environment.get("arguments", []))
         told = f"{record.hardware['device']}, torch {record.environment['packages']['torch']}"
         body.append([f"[{name}](../../results/cost/{name})", commit_of(record), told, f"`{command}`"])
+    for name, steps in found.steps.items():
+        commit = " / ".join((one.commit or "")[:7] for one in reversed(steps.trees))
+        told = f"{steps.hardware['device']}, torch {steps.workers['new']['torch']}"
+        command = " ".join(steps.environment["arguments"])
+        body.append([f"[{name}](../../results/cost/{name})", commit, told, f"`experiments/trainer_steps.py {command}`"])
     for path in sorted(found.folder.glob("*.jsonl")):
         for line in found.lines(path.name):
             told = line.get("hardware", "arithmetic")
@@ -366,6 +411,16 @@ def provenance(found: Records) -> str:
             break
     return "## Records\n\n" + table(["record", "commit", "hardware", "command"], body)
 
+
+TRAINERS = """
+## Steps of the Trainer, commit against commit
+
+Steps of the whole Trainer, with what it does between them, before and after it took the task loss from its own
+`compute_loss`. `experiments/trainer_steps.py` trains with both versions, each in a process of its own, and they take
+turns (A B B A). A ratio is taken within a round; in brackets is the 95 % confidence interval of the median. On the CPU
+the time is that of the process, in one thread. The aim is at most 1.03 for R3F and ARCH's reuse step, 1.02 for their
+peak memory, and 1.01 for Standard against the stock Trainer.
+"""
 
 TITLE = """
 # What it costs

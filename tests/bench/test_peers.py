@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -10,15 +11,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.bench.peers import SmartPytorch, smart_pytorch_entries
+from advreg.bench import peers
+from advreg.bench.peers import (
+    SmartPytorch,
+    TrainerEntry,
+    smart_pytorch_entries,
+    time_trainer,
+    trainer_entries,
+    trainer_rows,
+)
 from advreg.bench.run import Bench
-from advreg.bench.settings import BenchSettings
+from advreg.bench.settings import BenchSettings, Shape
 from advreg.core.schedule import Clock
+from advreg.hf.stepping import SteppingMixin
+from advreg.hf.stopwatch import Lap, TrainerJob
 from advreg.hf.task import ModelTask
 from tiny_models import tiny, tiny_batch
 
 SETTINGS = BenchSettings(
-    shapes=("2x4",), methods=("arch:cache_fraction=0.5",), device="cpu", samples=20, warmup=1, steps=1, rounds=2
+    shapes=("2x4",), methods=("r3f", "arch:cache_fraction=0.5"), device="cpu", samples=20, warmup=1, steps=1, rounds=2
 )
 
 
@@ -76,13 +87,14 @@ def test_it_is_left_out_of_translation_with_a_reason(package: None) -> None:
     assert reason == "smart-pytorch perturbs one input; it is not measured on encoder–decoder models"
 
 
-def test_peers_get_rows_beside_ours_and_trainers_are_divided_by_the_stock_one(package: None) -> None:
-    record = Bench(dataclasses.replace(SETTINGS, peers=True)).run()
+def test_every_method_has_a_row_of_trainer_steps_and_is_divided_by_the_stock_trainer() -> None:
+    record = Bench(SETTINGS).run()
     rows = {row.name: row for row in record.panels[0].rows}
     trainers = [name for name, row in rows.items() if row.against == "Trainer"]
     assert trainers == [
         "Trainer",
         "AdversarialTrainer, standard",
+        "AdversarialTrainer, r3f",
         "AdversarialTrainer, arch (cache_fraction=0.5), reuse",
         "AdversarialTrainer, arch (cache_fraction=0.5), refresh",
     ]
@@ -92,6 +104,68 @@ def test_peers_get_rows_beside_ours_and_trainers_are_divided_by_the_stock_one(pa
         assert ratio is not None
         mine = [one / other for one, other in zip(rows[name].rounds, stock, strict=True)]
         assert (ratio.least, ratio.most) == pytest.approx((min(mine), max(mine)))
+
+
+def test_rows_of_trainers_are_timed_in_the_trainer_s_own_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    whole = SteppingMixin.training_step
+
+    def training_step(self: Any, *args: Any) -> Tensor:
+        steps.append(self.method.name)
+        return whole(self, *args)
+
+    monkeypatch.setattr(SteppingMixin, "training_step", training_step)
+    Bench(dataclasses.replace(SETTINGS, rounds=1)).run()
+    assert Counter(steps) == {"standard": 2, "r3f": 2, "arch": 4}  # ARCH's refresh and reuse are an epoch each
+
+
+def test_trainers_can_be_left_out() -> None:
+    record = Bench(dataclasses.replace(SETTINGS, trainers=False)).run()
+    assert all(row.against == "standard" for row in record.panels[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("method", "reuse_only", "epochs"),
+    [
+        ("r3f", False, {"always": 0}),
+        ("arch", False, {"reuse": 1, "refresh": 0}),
+        ("arch", True, {"reuse": 1}),
+        ("arch:refresh=sweep", False, {"reuse": 1}),
+        ("arch:refresh_every=1", False, {"refresh": 0}),
+        ("arch:refresh_every=1", True, None),
+    ],
+)
+def test_a_row_shows_an_epoch_of_its_kind(method: str, reuse_only: bool, epochs: dict[str, int] | None) -> None:
+    entries = trainer_entries(dataclasses.replace(SETTINGS, methods=(method,), reuse_only=reuse_only))
+    assert [entry.epochs for entry in entries[2:]] == ([] if epochs is None else [epochs])
+
+
+def test_the_memory_of_a_trainer_is_the_largest_peak_of_its_rounds() -> None:
+    entry = TrainerEntry("Trainer", None, {"always": 0})
+    laps = [Lap(2.0, 30), Lap(3.0, 50), Lap(4.0, 40)]
+    (row,) = trainer_rows([entry], {"Trainer": laps})
+    assert (row.rounds, row.peak_bytes) == ([2.0, 3.0, 4.0], 50)
+    (row,) = trainer_rows([entry], {"Trainer": [Lap(2.0)]})
+    assert row.peak_bytes is None
+
+
+def test_trainers_are_compiled_when_the_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[TrainerJob] = []
+
+    def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
+        jobs.append(job)
+        return [Lap(1.0)]
+
+    monkeypatch.setattr(peers, "laps_of", laps_of)
+    entry = TrainerEntry("Trainer", None, {"always": 0})
+    settings = dataclasses.replace(SETTINGS, compile=True, compile_mode="reduce-overhead")
+    time_trainer(entry, None, [], Shape(2, 4), settings)
+    assert (jobs[0].compile, jobs[0].compile_mode) == (True, "reduce-overhead")
+
+
+def test_other_packages_get_rows_beside_ours(package: None) -> None:
+    record = Bench(dataclasses.replace(SETTINGS, trainers=False, peers=True)).run()
+    rows = {row.name: row for row in record.panels[0].rows}
     assert rows["smart-pytorch, S=1"].against == "standard"
     assert len(rows["smart-pytorch, S=3"].rounds) == SETTINGS.rounds
 

@@ -20,6 +20,7 @@ SETTINGS = BenchSettings(
     methods=("r3f", "arch", "arch:refresh=sweep", "freelb", "smart", "freeat"),
     device="cpu",
     two_pass=True,
+    trainers=False,
     samples=20,
     warmup=0,
     steps=1,

@@ -17,7 +17,8 @@ from advreg.cli.bench import INTERRUPTED, choose_file, measure
 from advreg.report.words import bytes_text
 from command_server import CommandServer
 
-QUICK = ("--device", "cpu", "--shape", "2x4", "--samples", "20", "--warmup", "0", "--steps", "1", "--rounds", "2")
+QUICK = ("--device", "cpu", "--shape", "2x4", "--samples", "20", "--warmup", "0", "--steps", "1", "--rounds", "2",
+         "--no-trainers")  # fmt: skip
 
 
 def cells(printed: str) -> dict[str, list[str]]:
@@ -102,7 +103,9 @@ def test_without_out_the_record_goes_to_the_next_free_name(tmp_path: Path, monke
     assert choose_file(None, "models/bert") == Path("runs/bench-bert-1.json")
 
 
-SETTINGS = BenchSettings(shapes=("2x4",), methods=("standard",), device="cpu", samples=8, warmup=0, steps=1, rounds=3)
+SETTINGS = BenchSettings(
+    shapes=("2x4",), methods=("standard",), device="cpu", trainers=False, samples=8, warmup=0, steps=1, rounds=3
+)
 
 
 def test_an_interruption_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from advreg.hf import stopwatch
-from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
-from advreg.hf.trainer import AdversarialTrainer
-from advreg.methods import Method, Standard, create
+from advreg.hf.stopwatch import TrainerJob, laps_of
+from advreg.methods import R3F, Method, Standard, create
 from tiny_models import tiny, tiny_batch
 
 
@@ -25,23 +24,25 @@ def job(method: Method | None = None, **changes: Any) -> TrainerJob:
 
 @pytest.mark.parametrize("method", [None, Standard(), create("arch", cache_fraction=0.5, refresh_every=2)])
 def test_each_epoch_has_its_time(method: Method | None) -> None:
-    assert len(milliseconds_per_epoch(job(method), warmup=2, steps=3)) == 2
+    laps = laps_of(job(method, epochs=2), warmup=2, steps=3)
+    assert len(laps) == 2
+    assert all(lap.milliseconds > 0 and lap.peak_bytes is None for lap in laps)
 
 
 def test_the_steps_after_the_warm_up_are_timed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     ticks = iter([100.0, 100.0, 1.0, 2.0, 3.0, 100.0] * 2)  # seconds of each step; 6 batches, 2 epochs
-    whole = AdversarialTrainer.training_step
+    whole = R3F.objective
 
-    def step(self: Any, *args: Any) -> Any:
+    def objective(self: Any, *args: Any) -> Any:
         nonlocal now
         now += next(ticks)
         return whole(self, *args)
 
-    monkeypatch.setattr(AdversarialTrainer, "training_step", step)
+    monkeypatch.setattr(R3F, "objective", objective)
     monkeypatch.setattr(stopwatch, "_now", lambda device: now)
-    laps = milliseconds_per_epoch(job(Standard()), warmup=2, steps=3)
-    assert laps == pytest.approx([2000.0, 2000.0])
+    laps = laps_of(job(R3F(), epochs=2), warmup=2, steps=3)
+    assert [lap.milliseconds for lap in laps] == pytest.approx([2000.0, 2000.0])
 
 
 def test_arch_refreshes_in_the_first_epoch_and_reuses_in_the_second() -> None:
@@ -49,7 +50,7 @@ def test_arch_refreshes_in_the_first_epoch_and_reuses_in_the_second() -> None:
     seen: list[int] = []
     model = tiny("bert")
     model.register_forward_hook(lambda *_: seen.append(1))
-    milliseconds_per_epoch(job(arch, model=model), warmup=0, steps=6)
+    laps_of(job(arch, model=model, epochs=2), warmup=0, steps=6)
     # per refresh step: clean, two ascents, perturbed; per reuse step: one fused pass; and a look at the embeddings
     assert len(seen) - (6 * 4 + 6) in (0, 1)
 
@@ -62,7 +63,7 @@ def test_every_training_of_a_model_runs_in_the_precision_asked_for(method: Metho
         seen: set[torch.dtype] = set()
         layer = one.model.bert.encoder.layer[0].output.dense
         handle = layer.register_forward_hook(lambda module, inputs, output, seen=seen: seen.add(output.dtype))
-        milliseconds_per_epoch(one, warmup=0, steps=1)
+        laps_of(one, warmup=0, steps=1)
         handle.remove()
         assert seen == {torch.bfloat16}
         assert set(vars(one.model)) == before
@@ -70,4 +71,4 @@ def test_every_training_of_a_model_runs_in_the_precision_asked_for(method: Metho
 
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match=r"samples must fill 5 \+ 2 batches of 2 samples, got 12 samples"):
-        milliseconds_per_epoch(job(), warmup=5, steps=2)
+        laps_of(job(), warmup=5, steps=2)

@@ -75,10 +75,10 @@ class MeteredTask(CountingTask):
         trained, towards = self._trained_through / steps, self._towards_delta / steps
         return Cost(forward, backward, forward * FORWARD + trained * BACKWARD + towards * TOWARDS_DELTA)
 
-    def _watched(self, logits: Tensor) -> Tensor:
-        if logits.requires_grad:
-            logits.register_hook(self._arrived)  # type: ignore[no-untyped-call]
-        return logits
+    def _watched(self, result: Tensor) -> Tensor:
+        if result.requires_grad:
+            result.register_hook(self._arrived)  # type: ignore[no-untyped-call]
+        return result
 
     def _arrived(self, _: Tensor) -> None:
         self._trained_through += self._propagating

@@ -1,4 +1,4 @@
-"""What others offer, for comparison: the stock Trainer, and packages that happen to be installed."""
+"""Steps of whole trainers, ours beside the stock one, and of other packages that happen to be installed."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from torch import Tensor
 
 from advreg.bench.passes import Cost, penalty_cost
 from advreg.bench.record import Phase, Row
-from advreg.bench.settings import BenchSettings, Shape, Spec
+from advreg.bench.settings import BenchSettings, Shape
 from advreg.bench.workload import Workload
 from advreg.core.schedule import Clock
 from advreg.hf.injection import bare
 from advreg.hf.masks import PADDED
-from advreg.hf.stopwatch import TrainerJob, milliseconds_per_epoch
+from advreg.hf.stopwatch import Lap, TrainerJob, laps_of
 from advreg.hf.task import SAMPLE_ID, ModelTask
 from advreg.hf.trained_pass import prediction_of
-from advreg.methods import Method, Smart, Standard, StepReport, Task
+from advreg.methods import Arch, Method, Smart, StepReport, Task
 from advreg.methods.base import Backward, Batch, Passes, Update, option
 
 STOCK = "Trainer"
 
 
-# ---- the zero line
+_REFRESHING, _REUSING = 0, 1  # epochs
+
+
+# ---- trainers
 
 
 @dataclass(frozen=True)
 class TrainerEntry:
-    """A trainer, and which of its epochs its row shows: the first refreshes a cache, the second reuses it."""
+    """A trainer, and which of its epochs each of its rows shows."""
 
     name: str
     method: Method | None
@@ -39,17 +42,22 @@ class TrainerEntry:
 
 
 def trainer_entries(settings: BenchSettings) -> list[TrainerEntry]:
-    """The stock Trainer, ours with Standard (which should cost nothing), and ours with ARCH."""
-    arch = next((spec for spec in settings.specs if spec.name == "arch"), Spec("arch"))
-    return [
-        TrainerEntry(STOCK, None, {"always": 1}),
-        TrainerEntry("AdversarialTrainer, standard", Standard(), {"always": 1}),
-        TrainerEntry(
-            f"AdversarialTrainer, {arch.label}",
-            arch.create(refresh_every=max(settings.refresh_every, 2)),
-            {"reuse": 1, "refresh": 0},
-        ),
-    ]
+    """The stock Trainer, and ours with each method; with Standard it should cost what the stock one does."""
+    found = [TrainerEntry(STOCK, None, {"always": 0})]
+    for spec in settings.specs:
+        method = spec.create(refresh_every=max(settings.refresh_every, 2))
+        phases = _phases(method, settings.reuse_only)
+        if phases:
+            found.append(TrainerEntry(f"AdversarialTrainer, {spec.label}", method, phases))
+    return found
+
+
+def _phases(method: Method, reuse_only: bool) -> dict[Phase, int]:
+    """The epoch to look at for each kind of step; a sweep is before an epoch's first step and so in none."""
+    if not isinstance(method, Arch):
+        return {"always": 0}
+    phases: dict[Phase, int] = {} if method.schedule.due(_REUSING) else {"reuse": _REUSING}
+    return phases if reuse_only or method.refresh == "sweep" else {**phases, "refresh": _REFRESHING}
 
 
 def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]:
@@ -64,27 +72,38 @@ def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]
 
 def time_trainer(
     entry: TrainerEntry, model: Any, samples: Sequence[Mapping[str, Tensor]], shape: Shape, settings: BenchSettings
-) -> dict[str, float]:
-    """Milliseconds per step of one training, by the name of the row."""
-    job = TrainerJob(model, samples, shape.batch, settings.precision, settings.place().type == "cpu", entry.method)
-    laps = milliseconds_per_epoch(job, settings.warmup, settings.steps)
+) -> dict[str, Lap]:
+    """What one training took, by the name of the row."""
+    job = TrainerJob(
+        model,
+        samples,
+        shape.batch,
+        settings.precision,
+        settings.place().type == "cpu",
+        entry.method,
+        epochs=1 + max(entry.epochs.values()),
+        compile=settings.compile,
+        compile_mode=settings.compile_mode,
+    )
+    laps = laps_of(job, settings.warmup, settings.steps)
     return {row_name(entry, phase): laps[epoch] for phase, epoch in entry.epochs.items()}
 
 
-def trainer_rows(entries: Sequence[TrainerEntry], rounds: Mapping[str, Sequence[float]]) -> list[Row]:
-    return [
-        Row(
-            name=row_name(entry, phase),
-            method="standard" if entry.method is None else entry.method.name,
-            settings={} if entry.method is None else entry.method.options(),
-            phase=phase,
-            against=STOCK,
-            rounds=list(rounds.get(row_name(entry, phase), ())),
-            cache_bytes=None if entry.method is None else entry.method.memory_bytes,
-        )
-        for entry in entries
-        for phase in entry.epochs
-    ]
+def trainer_rows(entries: Sequence[TrainerEntry], laps: Mapping[str, Sequence[Lap]]) -> list[Row]:
+    return [_row(entry, phase, laps.get(row_name(entry, phase), ())) for entry in entries for phase in entry.epochs]
+
+
+def _row(entry: TrainerEntry, phase: Phase, laps: Sequence[Lap]) -> Row:
+    return Row(
+        name=row_name(entry, phase),
+        method="standard" if entry.method is None else entry.method.name,
+        settings={} if entry.method is None else entry.method.options(),
+        phase=phase,
+        against=STOCK,
+        rounds=[lap.milliseconds for lap in laps],
+        peak_bytes=max((lap.peak_bytes for lap in laps if lap.peak_bytes is not None), default=None),
+        cache_bytes=None if entry.method is None else entry.method.memory_bytes,
+    )
 
 
 def row_name(entry: TrainerEntry, phase: Phase) -> str:

@@ -32,6 +32,7 @@ from advreg.bench.workload import Workload
 from advreg.hf.architectures import find_model
 from advreg.hf.compiling import allow_many_graphs
 from advreg.hf.run import device_name
+from advreg.hf.stopwatch import Lap
 from advreg.hf.task import ModelTask
 from advreg.record import capture_environment, now
 
@@ -105,12 +106,12 @@ class _Measuring:
         self.contenders: list[Contender] = []
         self.failed: list[Row] = []
         self.trainers: list[TrainerEntry] = []
-        self.trainer_rounds: dict[str, list[float]] = defaultdict(list)
+        self.trainer_laps: dict[str, list[Lap]] = defaultdict(list)
         self.turns = 0
 
     def panel(self) -> Panel:
         rows = [*(one.row() for one in self.contenders), *self.failed]
-        rows += trainer_rows(self.trainers, self.trainer_rounds)
+        rows += trainer_rows(self.trainers, self.trainer_laps)
         rows = finished(rows)
         whole = whole_runs(rows, self.settings.epochs)
         return Panel(batch=self.shape.batch, tokens=self.shape.tokens, rows=rows, whole=whole)
@@ -129,8 +130,9 @@ class _Measuring:
                 self._say(watch, f"round {round_ + 1}: {one.name}")
                 self._guarded(loop, one, partial(self._turn, loop, one))
             keep()
-        if settings.peers:
+        if settings.trainers:
             samples = trainer_samples(workload, settings.warmup + settings.steps)
+            task.release()
             del task, workload, loop
             self._time_trainers(samples, watch, keep)
 
@@ -208,8 +210,6 @@ class _Measuring:
 
     def _time_trainers(self, samples: list[Any], watch: Watch, keep: Callable[[], None]) -> None:
         settings = self.settings
-        if settings.compile:
-            self.bench.note("trainers are timed without compile")
         for one in self.contenders:
             one.retire()
         release()
@@ -231,11 +231,11 @@ class _Measuring:
                     release(error)
                     continue
                 for name, lap in found.items():
-                    self.trainer_rounds[name].append(lap)
+                    self.trainer_laps[name].append(lap)
             keep()
 
     def _say(self, watch: Watch, text: str, turn: bool = True) -> None:
-        trainers = len(trainer_entries(self.settings)) if self.settings.peers else 0
+        trainers = len(trainer_entries(self.settings)) if self.settings.trainers else 0
         total = (len(self.contenders) + trainers) * self.settings.rounds
         watch(f"{self.shape}, {text}", self.turns, total)
         self.turns += turn

@@ -95,7 +95,8 @@ class BenchSettings:
         device: cpu, cuda, or auto: cuda where there is one.
         reuse_only: leave ARCH's refresh steps out?
         two_pass: also r3f and arch with two passes instead of the fused one?
-        peers: also the stock Trainer, and other packages that are installed?
+        trainers: also steps of the Trainer, the stock one and ours with each method?
+        peers: also other packages that are installed?
         samples: size of the synthetic data set that ARCH's cache is for.
         batches: different batches that are gone through in turn, at most.
         warmup: steps of each contender before anything is timed.
@@ -117,6 +118,7 @@ class BenchSettings:
     device: DeviceChoice = "auto"
     reuse_only: bool = False
     two_pass: bool = False
+    trainers: bool = True
     peers: bool = False
     samples: int = 10_000
     batches: int = 64

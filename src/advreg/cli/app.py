@@ -315,9 +315,10 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     reuse_only: Annotated[bool, typer.Option("--reuse-only", help="leave ARCH's refresh steps out")] = False,
     two_pass: Annotated[bool, typer.Option("--two-pass", help="also r3f and arch without the fused pass")] = False,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="also the stock Trainer against ours, and smart-pytorch if installed")
+    no_trainers: Annotated[
+        bool, typer.Option("--no-trainers", help="leave steps of the Trainer out, the stock one and ours")
     ] = False,
+    peers: Annotated[bool, typer.Option("--peers", help="also smart-pytorch, if installed")] = False,
     samples: Annotated[int, typer.Option(help="size of the synthetic data set that ARCH caches for")] = 10_000,
     warmup: Annotated[int, typer.Option(help="steps of each contender that are not timed")] = 3,
     steps: Annotated[int, typer.Option(help="steps of each contender in a round")] = 10,
@@ -354,6 +355,7 @@ def bench(
         device=device,  # type: ignore[arg-type]
         reuse_only=reuse_only,
         two_pass=two_pass,
+        trainers=not no_trainers,
         peers=peers,
         samples=samples,
         warmup=warmup,

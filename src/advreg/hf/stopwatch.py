@@ -1,4 +1,4 @@
-"""Timing a Trainer from outside: the stock one or ours, on the same model and data."""
+"""Time and memory of a Trainer's steps, measured from outside: the stock one or ours, on the same model and data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from advreg.hf.arguments import training_arguments
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods.base import Method
 
-EPOCHS = 2
-
 
 @dataclass(frozen=True)
 class TrainerJob:
@@ -33,6 +31,9 @@ class TrainerJob:
         precision: fp32, bf16 or fp16.
         cpu: stay on the CPU even if there is a GPU?
         method: of :class:`AdversarialTrainer`; none takes the stock ``Trainer``.
+        epochs: each is timed.
+        compile: by the Trainer's own ``torch_compile``?
+        compile_mode: its ``torch_compile_mode``.
     """
 
     model: Any
@@ -41,10 +42,26 @@ class TrainerJob:
     precision: str = "fp32"
     cpu: bool = False
     method: Method | None = None
+    epochs: int = 1
+    compile: bool = False
+    compile_mode: str | None = None
 
 
-def milliseconds_per_epoch(job: TrainerJob, warmup: int, steps: int) -> list[float]:
-    """Train two epochs; milliseconds per step of each, its first ``warmup`` steps left out.
+@dataclass(frozen=True)
+class Lap:
+    """The timed steps of one epoch.
+
+    Args:
+        milliseconds: per step.
+        peak_bytes: the most memory that was allocated on the GPU; ``None`` on a CPU.
+    """
+
+    milliseconds: float
+    peak_bytes: int | None = None
+
+
+def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
+    """Train, and measure each epoch without its first ``warmup`` steps.
 
     From the beginning of a step to the end of another, so that what a Trainer does between steps counts as well.
     """
@@ -76,7 +93,7 @@ def as_it_was(model: Any) -> Iterator[None]:
 def _trainer(job: TrainerJob, folder: Path, watch: TrainerCallback) -> Any:
     fields = {
         "per_device_train_batch_size": job.batch,
-        "num_train_epochs": EPOCHS,
+        "num_train_epochs": job.epochs,
         "learning_rate": 1e-6,
         "save_strategy": "no",
         "logging_strategy": "no",
@@ -84,6 +101,8 @@ def _trainer(job: TrainerJob, folder: Path, watch: TrainerCallback) -> Any:
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": job.cpu,
+        "torch_compile": job.compile,
+        "torch_compile_mode": job.compile_mode,
     }
     common = {
         "model": job.model,
@@ -104,19 +123,23 @@ class _Stopwatch(TrainerCallback):
     def __init__(self, warmup: int, steps: int) -> None:
         self.warmup = warmup
         self.steps = steps
-        self.laps: list[float] = []
+        self.laps: list[Lap] = []
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.seen = 0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.seen == self.warmup:
+            if args.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(args.device)
             self.begun = _now(args.device)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.seen += 1
         if self.seen == self.warmup + self.steps:
-            self.laps.append((_now(args.device) - self.begun) / self.steps * 1e3)
+            spent = _now(args.device) - self.begun
+            peak = torch.cuda.max_memory_allocated(args.device) if args.device.type == "cuda" else None
+            self.laps.append(Lap(spent / self.steps * 1e3, peak))
 
 
 def _now(device: torch.device) -> float:
