@@ -34,6 +34,9 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
 }
 """Options with which a method trains as the stock trainer does: λ = 0, or one point at δ = 0."""
 
+COUNTED_TWICE = {"rdrop": ("num_tokens",)}
+"""What TRL counts in each call of ``compute_loss``, which sees both copies of a batch where both have a loss."""
+
 WITHOUT_DELTA: dict[str, dict[str, Any]] = {
     "r3f": {"noise_scale": 0.0},
     "smart": {"radius": 0.0, "ascent_steps": 1},
@@ -148,7 +151,7 @@ def _usual(folder: Path) -> dict[str, Any]:
 def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> str | None:
     """What the refusal says, or None if a method without effect trains as the stock trainer does.
 
-    A penalty that has no weight is there all the same, and not zero.
+    A penalty of a perturbation has no weight, but is there, and not zero.
 
     Args:
         case: the row.
@@ -170,9 +173,10 @@ def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> s
         return said(refusal)
     if case.name not in stock:
         stock[case.name] = case.train(None, Setting(folder / "stock"))
-    require_like(ours, stock[case.name])
-    penalties = [line["penalty"] for line in ours.lines if "penalty" in line]
-    assert all(value > 0 for value in penalties), f"the perturbation moves no prediction: {penalties}"
+    require_like(ours, stock[case.name], ignoring=COUNTED_TWICE.get(method, ()))
+    if method in WITHOUT_DELTA:
+        penalties = [line["penalty"] for line in ours.lines if "penalty" in line]
+        assert all(value > 0 for value in penalties), f"the perturbation moves no prediction: {penalties}"
     return None
 
 
