@@ -353,6 +353,8 @@ COLUMNS = {
     ("arch, reuse", "old"): "ARCH, reuse",
     ("arch, refresh", "old"): "ARCH, refresh",
 }
+UNDECIDED = 0.1  # an interval that is wider does not tell whether an aim is met
+UNDECIDED_TEXT = "Here the rounds differ too much for the aims: the intervals contain both 1 and values far above them."
 COMPILED_PARTS = {"eager": "nothing", "layers": "the layers", "whole": "the model"}
 
 
@@ -370,6 +372,8 @@ def trainers(found: Records) -> str:
         old, new = (f"`{(tree.commit or 'unknown')[:7]}`" for tree in record.trees)
         head = ["model, batch × tokens", "compiled", *(COLUMNS[column] for column in columns)]
         parts.append(f"{record.hardware['device']}, {new} / {old}:\n\n{table(head, body)}")
+        if any(one.time.high - one.time.low > UNDECIDED for one in each.values()):
+            parts.append(UNDECIDED_TEXT)
     return "\n\n".join([TRAINERS.strip(), *parts]) if parts else ""
 
 
