@@ -1,9 +1,15 @@
 """Documents of packed rows: where they lie, and that each has a perturbation of its own."""
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from transformers import AttentionInterface
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Cut, Perturbation
@@ -55,3 +61,30 @@ def test_a_document_s_perturbation_stays_in_its_document() -> None:
     moved = (task.peek(batch, first) - task.peek(batch, zeros)).abs().sum(-1)[0]
     assert bool((moved[:3] > 0).all())
     assert float(moved[3:].max()) < 1e-5  # attention keeps documents apart
+
+
+def varlen(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **ways: Any) -> tuple[Tensor, None]:
+    """A kernel for rows of unequal length: it takes them end to end, and leaves zeros beyond the boundaries."""
+    rows, heads, length, width = query.shape
+    flat = [part.transpose(0, 1).reshape(heads, rows * length, width) for part in (query, key, value)]
+    found = torch.zeros_like(flat[0])
+    bounds = ways["cu_seq_lens_q"].tolist()
+    for begin, end in itertools.pairwise(bounds):
+        q, k, v = (part[None, :, begin:end] for part in flat)
+        found[:, begin:end] = F.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
+    return found.view(heads, rows, length, width).permute(1, 2, 0, 3), None
+
+
+AttentionInterface.register("emulated_varlen", varlen)
+
+
+def test_the_copies_of_packed_rows_are_equal_under_a_kernel_that_reads_boundaries() -> None:
+    """Doubled, the second copy would lie beyond the boundaries."""
+    task = ModelTask(tiny("llama-lm", dropout=0.0, attn_implementation="emulated_varlen"))
+    batch = packed([3, 5], "bounds")
+    batch |= {"cu_seq_lens_k": batch["cu_seq_lens_q"], "max_length_q": 5, "max_length_k": 5}
+    clean, perturbed = task.pair(batch, task.zeros(batch))
+    assert torch.equal(clean, perturbed)
+    apart = ModelTask(tiny("llama-lm", dropout=0.0))
+    alone = apart.peek({"input_ids": batch["input_ids"][:, 3:]})
+    torch.testing.assert_close(clean[:, 3:], alone, atol=1e-5, rtol=1e-5)
