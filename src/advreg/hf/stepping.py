@@ -124,7 +124,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         backward = counter.counted(self._backward)
         report = self.method.objective(cast(Task, counter), batch, clock, backward, self._inner_update)
         self._update.reports.append((batch, replace(report, loss=report.loss.detach())))
-        loss: Tensor = report.loss * (self.current_gradient_accumulation_steps if self._stock_divides() else 1)
+        loss: Tensor = report.loss * self._stock_divisor()
         return loss if loss.requires_grad else loss.requires_grad_()
 
     def _backward(self, loss: Tensor) -> None:
@@ -165,7 +165,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         these are taken as the stock step takes them.
         """
         if self._overrides_loss() or self._group_items is None:
-            return 1 / self.current_gradient_accumulation_steps if self._stock_divides() else 1.0
+            return 1 / self._stock_divisor()
         if self._divides_by_items(batch):
             return 1.0
         share: Tensor = self.task.count(batch) / (self._group_items * self._loss_multiplier())
@@ -183,6 +183,10 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if self.compute_loss_func is not None or self.label_smoother is not None:
             return True
         return bool(self.model_accepts_loss_kwargs) and self.task.honours_items(batch)
+
+    def _stock_divisor(self) -> int:
+        """What the stock step divides the loss by: the number of micro-batches, or 1. Outside a training it is 1."""
+        return int(getattr(self, "current_gradient_accumulation_steps", 1)) if self._stock_divides() else 1
 
     def _stock_divides(self) -> bool:
         """Whether the stock step divides the loss by the number of micro-batches."""
