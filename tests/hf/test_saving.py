@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import (
+    AutoModelForSequenceClassification,
+    MixtralConfig,
+    MixtralForSequenceClassification,
+    TrainerCallback,
+)
 
 from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint
 from advreg.hf.seal import MANIFEST_FILE, STAGING, Manifest, claimed, discard, flaw, seal, token_of
+from advreg.methods import create
 from advreg.record import load_as, save_as
+from little_tables import tiny_folder
 from tiny_models import tiny
 from tiny_runs import end_of, same_end, tiny_trainer
 
@@ -104,6 +113,47 @@ def test_a_run_killed_in_a_save_leaves_a_folder_that_the_next_one_clears(copy: P
     assert flaw(copy / "checkpoint-4") is None
     assert sorted(path.name for path in (copy / "checkpoint-4").iterdir()) == list(FILES)
     assert {token_of(folder) for folder in checkpoints(copy).values()} == {claimed(copy)}  # it is one run
+
+
+# ---- the names of the weights
+
+
+def old_bert(folder: Path) -> Any:
+    """A BERT whose files have the first names of its norms, as published ones do."""
+    tiny_folder(folder)
+    weights = load_file(folder / "model.safetensors")
+    for new, old in (("weight", "gamma"), ("bias", "beta")):
+        weights = {name.replace(f"LayerNorm.{new}", f"LayerNorm.{old}"): value for name, value in weights.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+
+
+def mixture(folder: Path) -> Any:
+    """A mixture of experts, which its files keep apart."""
+    sizes = {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50,
+        "num_key_value_heads": 2, "num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0, "num_labels": 3,
+    }  # fmt: skip
+    return MixtralForSequenceClassification(MixtralConfig(**sizes))
+
+
+@pytest.mark.parametrize("make", [old_bert, mixture])
+def test_weights_that_files_name_otherwise_are_found_again(make: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = make(tmp_path / "model")
+    fields = {"learning_rate": 1e-2, "num_train_epochs": 1}
+    whole = tiny_trainer(tmp_path, create("r3f"), deepcopy(model), size=12, **fields)
+    whole.train()
+    again = tiny_trainer(tmp_path / "other", create("r3f"), deepcopy(model), size=12, **fields)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert again.state.global_step == whole.state.global_step == 3
+    assert same_end(end_of(whole), end_of(again))
+    again.model.load_state_dict(model.state_dict())
+    again.state.best_model_checkpoint = str(tmp_path / "checkpoint-3")
+    again._load_best_model()
+    assert same_end(end_of(whole), end_of(again))
+    published = type(model).from_pretrained(tmp_path / "checkpoint-3")
+    assert all(torch.equal(value, whole.model.state_dict()[name]) for name, value in published.state_dict().items())
 
 
 # ---- damaged

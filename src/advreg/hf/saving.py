@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _FAILED_WRITES = ("failed writing", "inline_container")  # torch.save on a full disk: "unexpected pos 576 vs 534"
 
+_CONVERSIONS = "_weight_conversions"  # of a model: what save_pretrained renames and splits
+
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
 
@@ -129,7 +131,8 @@ class SavingMixin(_Any):  # type: ignore[misc]
     def _write(self, model: nn.Module, trial: Any) -> None:
         self._staged = True
         try:
-            super()._save_checkpoint(model, trial)
+            with _own_names(self.model):
+                super()._save_checkpoint(model, trial)
         finally:
             self._staged = False
 
@@ -212,6 +215,25 @@ def _failure(action: Callable[[], None]) -> BaseException | None:
             raise
         return error
     return None
+
+
+@contextmanager
+def _own_names(model: Any) -> Iterator[None]:
+    """Within, weights are saved under the names that the model has for them.
+
+    ``save_pretrained`` uses the names of the files that such models are published in: ``LayerNorm.gamma``, or each
+    expert of a mixture by itself. The Trainer loads a checkpoint without them, and would leave those weights as they
+    are; ``from_pretrained`` reads both.
+    """
+    renamed = vars(model).get(_CONVERSIONS)
+    setattr(model, _CONVERSIONS, [])
+    try:
+        yield
+    finally:
+        if renamed is None:
+            delattr(model, _CONVERSIONS)
+        else:
+            setattr(model, _CONVERSIONS, renamed)
 
 
 @contextmanager
