@@ -93,7 +93,7 @@ WORKLOADS = {
     ),
     "transformer-base": Workload(
         preset="transformer-base", settings={"vocab_size": 10_000, "decoder_vocab_size": 10_000}, kind="translation",
-        device="cuda", batch=256, tokens=32, steps=6, modes=("eager", "layers"), bf16=True, label_smoothing=0.1,
+        device="cuda", batch=256, tokens=32, steps=6, modes=("eager", "layers"), bf16=True,
     ),
     "llama": Workload(
         preset="llama", settings=_LLAMA, kind="continuation", device="cuda", batch=16, tokens=128, steps=8, bf16=True
