@@ -45,6 +45,8 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         self._passes_before = PassCount()  # this update
         self._withholding: Withholding | None = None
         self._own_compute_loss: Any = None  # what a step shadows
+        self._walked: nn.Module | None = None  # the model whose modules these are
+        self._modules: list[nn.Module] = []
 
     # ---- the step
 
@@ -54,9 +56,9 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if not self.method.needs:
             return self._stock_step(model, inputs, num_items_in_batch)
         self.task.wrapped = model
-        self._turn_training_on(model)
         try:
-            return self._method_step(model, inputs, num_items_in_batch)
+            with self._kept_in_training_mode(model):
+                return self._method_step(model, inputs, num_items_in_batch)
         except NonFiniteLossError:  # says where already
             raise
         except FloatingPointError as error:
@@ -73,10 +75,22 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         self._update.reports.append((inputs, StepReport(loss, loss)))
         return loss
 
-    def _turn_training_on(self, model: nn.Module) -> None:
-        """An evaluation turns dropout off in what DDP wraps, not in the wrapper."""
-        if not (model.training and self.model.training):
-            model.train()
+    @contextmanager
+    def _kept_in_training_mode(self, model: nn.Module) -> Iterator[None]:
+        """Within, ``model.train()``, which every stock step calls, skips a model whose modules are all in that mode.
+
+        Setting the mode of each module again takes several per cent of a step that waits for the host.
+        """
+        if self._walked is not model:
+            self._walked, self._modules = model, list(model.modules())
+        if not all(module.training for module in self._modules):
+            yield
+            return
+        vars(model)["train"] = lambda mode=True: model if mode else type(model).train(model, mode)
+        try:
+            yield
+        finally:
+            vars(model).pop("train", None)
 
     def _method_step(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         """The method's step; again, in two passes, if the fused pass needed too much memory."""
