@@ -1,8 +1,9 @@
-"""What mkdocs does to the pages before it renders them: tables from the code, sections of other files, formulas.
+"""What mkdocs does to the pages before it renders them: tables from the code, sections of other
+files, formulas.
 
-``{{ options("arch") }}`` and its like (see ``FILLERS``) are filled in from the code, so that no page can drift from it;
-``$…$`` and ``$$…$$`` become MathML, so that no script draws formulas; and links to the records in ``results/`` lead to
-copies on the site.
+``{{ options("arch") }}`` and its like (see ``FILLERS``) are filled in from the code, so that no
+page can drift from it; ``$…$`` and ``$$…$$`` become MathML, so that no script draws formulas; and
+links to the records in ``results/`` lead to copies on the site.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, get_args
 
 from latex2mathml.converter import convert
 
+from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.tasks.corpora import CORPORA
 from advreg.methods import create, describe, preset, registry
 from advreg.methods.coerce import type_text
 from advreg.methods.presets import Preset
-from advreg.recipes.corpora import CORPORA
-from advreg.recipes.translation_settings import TranslationSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS, RESULTS = "Methods", "Results"
@@ -28,8 +29,15 @@ RECORDS = "results/records"
 OPTIONAL = ("scale.md", "reliability.md")  # pages that may not be there yet
 _FILLED = re.compile(r"\{\{ (\w+)\(([^)]*)\) \}\}")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", flags=re.MULTILINE | re.DOTALL)
-_BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", flags=re.DOTALL), re.compile(r"(?<![\\\w$])\$([^$\n]+?)\$(?![\w$])")
-_FROM_ROOT = ((r"\]\(docs/", "]("), (r"\]\(results/", f"]({RECORDS}/"), (r"\]\((CHANGELOG|CONTRIBUTING)\.md\)", "](#)"))
+_BLOCK, _INLINE = (
+    re.compile(r"\$\$(.+?)\$\$", flags=re.DOTALL),
+    re.compile(r"(?<![\\\w$])\$([^$\n]+?)\$(?![\w$])"),
+)
+_FROM_ROOT = (
+    (r"\]\(docs/", "]("),
+    (r"\]\(results/", f"]({RECORDS}/"),
+    (r"\]\((CHANGELOG|CONTRIBUTING)\.md\)", "](#)"),
+)
 
 
 # ---- what pages ask for
@@ -41,9 +49,13 @@ def options(method: str) -> str:
         return "It has no options."
     papers = {family: preset(family, method) for family in get_args(Preset)}
     shown = {family: values for family, values in papers.items() if values}
-    lines = [["option", "takes", "default", *(f"`--preset {family}`" for family in shown), "meaning"]]
+    lines = [
+        ["option", "takes", "default", *(f"`--preset {family}`" for family in shown), "meaning"]
+    ]
     for option in describe(method):
-        given = [_code(values[option.name]) if option.name in values else "" for values in shown.values()]
+        given = [
+            _code(values[option.name]) if option.name in values else "" for values in shown.values()
+        ]
         takes = type_text(option.type)
         lines.append([f"`{option.name}`", takes, _code(option.default), *given, option.help])
     return _table(lines)
@@ -66,10 +78,16 @@ def part(method: str, beginning: str) -> str:
 
 
 def corpora() -> str:
-    """Known corpora of translation: size, where they are on the hub, and how they are trained and decoded."""
+    """Known corpora of translation: size, where they are on the hub, and how they are trained and
+    decoded.
+    """
     lines = [["`--task`", "training pairs", "on the hub", "model", "beam", "length penalty"]]
     for task, spec in CORPORA.items():
-        paths = [] if spec.hub is None else dict.fromkeys(where.path for where in spec.hub.splits.values())
+        paths = (
+            []
+            if spec.hub is None
+            else dict.fromkeys(where.path for where in spec.hub.splits.values())
+        )
         beam = TranslationSettings(task=task).search()
         shown = [_code(spec.settings["model"]), f"{beam.beam}", f"{beam.length_penalty:g}"]
         lines.append([_code(task), f"{spec.train:,}", ", ".join(map(_code, paths)) or "–", *shown])
@@ -88,14 +106,18 @@ def translation_settings() -> str:
 def section(file: str, heading: str) -> str:
     """A section of a file of the repository, without its heading."""
     text = (ROOT / file).read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL
+    )
     for pattern, replacement in _FROM_ROOT:
         found = re.sub(pattern, replacement, found)
     return str(found.strip())
 
 
 def page_of(method: str) -> str:
-    """The page of a method: the one that was written, else its docstring and what it costs and takes."""
+    """The page of a method: the one that was written, else its docstring and what it costs and
+    takes.
+    """
     written = ROOT / "docs" / "methods" / f"{method}.md"
     if written.is_file():
         return written.read_text(encoding="utf-8")
@@ -105,13 +127,17 @@ def page_of(method: str) -> str:
 
 
 FILLERS: dict[str, Callable[..., str]] = {
-    filler.__name__: filler for filler in (options, passes, part, corpora, translation_settings, section)
+    filler.__name__: filler
+    for filler in (options, passes, part, corpora, translation_settings, section)
 }
 
 
 def _table(lines: list[list[str]]) -> str:
     """The first line is the header."""
-    cells = [[cell.replace("|", r"\|") for cell in line] for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
+    cells = [
+        [cell.replace("|", r"\|") for cell in line]
+        for line in (lines[0], ["---"] * len(lines[0]), *lines[1:])
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -142,7 +168,10 @@ def with_formulas(markdown: str) -> str:
     """Formulas as MathML; code is left alone."""
     parts = _CODE.split(markdown)
     for place in range(0, len(parts), 2):
-        text = _BLOCK.sub(lambda found: f'\n<div class="formula">{_mathml(found[1], "block")}</div>\n', parts[place])
+        text = _BLOCK.sub(
+            lambda found: f'\n<div class="formula">{_mathml(found[1], "block")}</div>\n',
+            parts[place],
+        )
         parts[place] = _INLINE.sub(lambda found: _mathml(found[1], "inline"), text)
     return "".join(parts)
 
@@ -155,12 +184,16 @@ def _mathml(latex: str, display: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put all methods and the pages of results that there are into the navigation; leave out what is not there yet."""
+    """Put all methods and the pages of results that there are into the navigation; leave out what
+    is not there yet.
+    """
     folder = Path(config["docs_dir"])
     for entry in config["nav"]:
         for title, pages in entry.items():
             if title == RESULTS:
-                entry[title] = [f"results/{path.name}" for path in sorted((folder / "results").glob("*.md"))]
+                entry[title] = [
+                    f"results/{path.name}" for path in sorted((folder / "results").glob("*.md"))
+                ]
             elif title == METHODS:
                 named = {_path(page) for page in pages}
                 pages += [page for name in registry if (page := f"methods/{name}.md") not in named]
@@ -168,7 +201,9 @@ def on_config(config: Any) -> Any:
                 entry[title] = [
                     page
                     for page in pages
-                    if not (name := _path(page)) or name not in OPTIONAL or (folder / name).is_file()
+                    if not (name := _path(page))
+                    or name not in OPTIONAL
+                    or (folder / name).is_file()
                 ]
     return config
 

@@ -2,9 +2,10 @@
 
     python experiments/ascent_recipes.py results/ascent_recipes.jsonl --commit $(git rev-parse HEAD)
 
-Fine-tunes MiniLM on a task with Standard, then finds perturbations of dev samples by each recipe, with dropout off and
-with dropout as in training. How far a perturbation moves the prediction, KL(f(x) ‖ f(x+δ)), is always taken without
-dropout, so that δ alone moves it. Each line of OUT is one recipe on one task; docs/methods/arch.md has them as a table.
+Fine-tunes MiniLM on a task with Standard, then finds perturbations of dev samples by each recipe,
+with dropout off and with dropout as in training. How far a perturbation moves the prediction,
+KL(f(x) ‖ f(x+δ)), is always taken without dropout, so that δ alone moves it. Each line of OUT is
+one recipe on one task; docs/methods/arch.md has them as a table.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from torch import Tensor
 
 from advreg.core.divergence import kl
 from advreg.core.perturbation import Perturbation
-from advreg.hf.run import Job, fine_tune
-from advreg.hf.task import ModelTask
+from advreg.hf.view.view import HFModelView
+from advreg.lab.kinds.fine_tuning import Job, fine_tune
+from advreg.lab.report.labels import task_name
+from advreg.lab.runs.classify import load_data, plan_runs, prepare
+from advreg.lab.runs.settings import TrainSettings
 from advreg.methods import create, preset
+from advreg.methods.adversarial.smart import Smart
 from advreg.methods.base import Batch, Dropout
-from advreg.methods.smart import Smart
-from advreg.recipes.classify import load_data, plan_runs, prepare
-from advreg.recipes.settings import TrainSettings
-from advreg.record import capture_environment
-from advreg.report.words import task_name
+from advreg.records.run import capture_environment
 
 PRESET, NOISE = "`--preset understanding`", "noise of size ε, no ascent"
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,17 +62,22 @@ def trained(task: str, folder: Path) -> tuple[Job, dict[str, float]]:
 
 
 def measured(job: Job, recipe: str, dropout: Dropout, samples: int) -> dict[str, float]:
-    """Means over samples of what a recipe's perturbation is and does; every recipe has the same starts."""
+    """Means over samples of what a recipe's perturbation is and does; every recipe has the same
+    starts.
+    """
     site, options = RECIPES[recipe]
     method = create("smart", **{**preset("understanding", "smart"), "divergence": "kl", **options})
-    task = ModelTask(job.model.train(), site=site)
+    task = HFModelView(job.model.train(), site=site)
     batches = [job.collator(job.dev[first : first + BATCH]) for first in range(0, samples, BATCH)]
-    found = [one_batch(task, method, batch, dropout, recipe == NOISE, seed) for seed, batch in enumerate(batches)]
+    found = [
+        one_batch(task, method, batch, dropout, recipe == NOISE, seed)
+        for seed, batch in enumerate(batches)
+    ]
     return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
 
 
 def one_batch(
-    task: ModelTask, method: Smart, batch: Batch, dropout: Dropout, noise: bool, seed: int
+    task: HFModelView, method: Smart, batch: Batch, dropout: Dropout, noise: bool, seed: int
 ) -> dict[str, float]:
     with task.dropout(dropout):
         clean = task.peek(batch).detach()
@@ -96,22 +102,37 @@ def words(delta: Perturbation) -> Tensor:
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """What docs/methods/arch.md shows: a row for each recipe, with dropout off and, in brackets, as in training."""
+    """What docs/methods/arch.md shows: a row for each recipe, with dropout off and, in brackets, as
+    in training.
+    """
     tasks = list(dict.fromkeys(line["task"] for line in lines))
     found = {(line["recipe"], line["task"], line["dropout"]): line for line in lines}
-    header = ["", "largest entry", "cosine of start and δ", *(f"KL, {task_name(task)}" for task in tasks)]
+    header = [
+        "",
+        "largest entry",
+        "cosine of start and δ",
+        *(f"KL, {task_name(task)}" for task in tasks),
+    ]
     rows = [header, ["---", *["---:"] * (len(header) - 1)]]
     for recipe in RECIPES:
-        (first, *_) = cells = [[found[recipe, task, dropout] for dropout in ("off", "fresh")] for task in tasks]
-        cosines = [statistics.fmean(pair[place]["cosine_to_start"] for pair in cells) for place in (0, 1)]
+        (first, *_) = cells = [
+            [found[recipe, task, dropout] for dropout in ("off", "fresh")] for task in tasks
+        ]
+        cosines = [
+            statistics.fmean(pair[place]["cosine_to_start"] for pair in cells) for place in (0, 1)
+        ]
         told = [f"{first[0]['largest_entry']:.1g}", f"{cosines[0]:.2f} ({cosines[1]:.2f})"]
         name = "the preset `understanding`" if recipe == PRESET else recipe
-        rows.append([name, *told, *(f"{off['kl']:.1g} ({fresh['kl']:.1g})" for off, fresh in cells)])
+        rows.append(
+            [name, *told, *(f"{off['kl']:.1g} ({fresh['kl']:.1g})" for off, fresh in cells)]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     parser.add_argument("--tasks", default="mrpc,cola")
@@ -130,7 +151,15 @@ def main() -> None:
         for recipe, (site, options) in RECIPES.items():
             for dropout in ("off", "fresh"):
                 found = measured(job, recipe, dropout, asked.samples)
-                lines.append({"task": task, "recipe": recipe, "site": site, "options": options, "dropout": dropout})
+                lines.append(
+                    {
+                        "task": task,
+                        "recipe": recipe,
+                        "site": site,
+                        "options": options,
+                        "dropout": dropout,
+                    }
+                )
                 lines[-1] |= {**found, "scores": scores, **about}
                 print(json.dumps(lines[-1]), flush=True)
     asked.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

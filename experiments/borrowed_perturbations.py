@@ -1,13 +1,15 @@
 """What a borrowed perturbation does to a trained translator, and whether it matters whose it is.
 
-    python experiments/borrowed_perturbations.py results/translation/borrowed.jsonl RUN --earlier RUN/checkpoint-816 \
+    python experiments/borrowed_perturbations.py results/translation/borrowed.jsonl RUN --earlier
+    RUN/checkpoint-816 \
         --commit $(git rev-parse HEAD)
 
-RUN is the folder of a translation run with its record and its model. A tenth of the training pairs are cached, as ARCH
-does it, with the perturbations that its ascent finds for the trained model. Pairs that are not cached then borrow from
-their neighbours, found by the embeddings the model had before training, by those it has now, or at random. For each way
-to get a perturbation: its size, and how far it moves the predictions, KL(f(x) ‖ f(x+δ)) a target token, dropout off;
-beside it how far they move with other dropout masks and no perturbation. With earlier checkpoints, also what
+RUN is the folder of a translation run with its record and its model. A tenth of the training pairs
+are cached, as ARCH does it, with the perturbations that its ascent finds for the trained model.
+Pairs that are not cached then borrow from their neighbours, found by the embeddings the model had
+before training, by those it has now, or at random. For each way to get a perturbation: its size,
+and how far it moves the predictions, KL(f(x) ‖ f(x+δ)) a target token, dropout off; beside it how
+far they move with other dropout masks and no perturbation. With earlier checkpoints, also what
 perturbations that were found then still do. Appends one line to OUT.
 """
 
@@ -27,27 +29,27 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from advreg import record as records
 from advreg.core.divergence import kl
 from advreg.core.perturbation import Perturbation
-from advreg.hf.architectures import build_translator
-from advreg.hf.averaging import set_weights
-from advreg.hf.batching import PairCollator, Pairs, TokenBatches
 from advreg.hf.data import IdCollator, Identified
-from advreg.hf.head import IGNORED
-from advreg.hf.run import device_name, quiet_libraries
-from advreg.hf.subwords import SPECIAL
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import ModelTask
-from advreg.hf.translator import Translator, positions_of
+from advreg.hf.view.head import IGNORED
+from advreg.hf.view.view import HFModelView
+from advreg.lab.kinds.architectures import build_translator
+from advreg.lab.kinds.averaging import set_weights
+from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches
+from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
+from advreg.lab.kinds.subwords import SPECIAL
+from advreg.lab.kinds.translator import Translator, positions_of
+from advreg.lab.report.statistics import Spread
+from advreg.lab.runs.translation import training_pairs
+from advreg.lab.tasks.corpora import load_corpus
+from advreg.lab.tasks.parallel import TRAIN
 from advreg.memory.corpus import Corpus
 from advreg.methods import create, preset
-from advreg.methods.arch import Arch
+from advreg.methods.adversarial.arch import Arch
 from advreg.methods.base import Batch
-from advreg.recipes.corpora import load_corpus
-from advreg.recipes.parallel import TRAIN
-from advreg.recipes.translation import training_pairs
-from advreg.report.student import Spread
+from advreg.records import run as records
 
 MAX_TOKENS = 8192
 RANDOM = "random"
@@ -80,7 +82,10 @@ def text_of(record: records.RunRecord, translator: Translator, folder: Path | No
     """The pairs that a run was trained on."""
     data = load_corpus(record.task.name, folder)
     if data.fingerprint() != record.task.fingerprint:
-        sys.exit(f"the data of {record.task.name} must be those of the run; give the folder it was trained from")
+        sys.exit(
+            f"the data of {record.task.name} must be those of the run; give the folder it was "
+            "trained from"
+        )
     limits = record.training.more["longest"], record.training.more["max_ratio"]
     pairs, _ = training_pairs(data.splits[TRAIN], translator.subwords, *limits)
     config = translator.model.config
@@ -88,14 +93,20 @@ def text_of(record: records.RunRecord, translator: Translator, folder: Path | No
 
 
 def corpora(record: records.RunRecord, translator: Translator, text: Text) -> dict[str, Corpus]:
-    """The training pairs as ARCH sees them, with the vectors that each kind of neighbours is found by."""
+    """The training pairs as ARCH sees them, with the vectors that each kind of neighbours is found
+    by.
+    """
     subwords = translator.subwords
     first = build_translator(
         record.model.name, len(subwords.source), None if subwords.joint else len(subwords.target),
         positions=positions_of(translator.model), seed=record.training.seed, special=SPECIAL,
     )  # fmt: skip
-    trained, initial = (survey(ModelTask(model), text.pairs, text.collator) for model in (translator.model, first))
-    return dict(zip(NEIGHBOURS, (replace(trained, vectors=initial.vectors), trained, trained), strict=True))
+    trained, initial = (
+        survey(HFModelView(model), text.pairs, text.collator) for model in (translator.model, first)
+    )
+    return dict(
+        zip(NEIGHBOURS, (replace(trained, vectors=initial.vectors), trained, trained), strict=True)
+    )
 
 
 # ---- what is measured
@@ -103,7 +114,9 @@ def corpora(record: records.RunRecord, translator: Translator, text: Text) -> di
 
 @dataclass
 class Effect:
-    """What one way to get a perturbation does: of each pair, its size and how far a target token's prediction moves."""
+    """What one way to get a perturbation does: of each pair, its size and how far a target token's
+    prediction moves.
+    """
 
     norms: list[float] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
@@ -113,8 +126,13 @@ class Effect:
         self.moved += moved.tolist()
 
     def facts(self, base: Effect | None) -> dict[str, Any]:
-        """Means over pairs, and that of the difference from ``base``, with its 95 % confidence interval."""
-        found: dict[str, Any] = {"norm": statistics.fmean(self.norms), "moved": statistics.fmean(self.moved)}
+        """Means over pairs, and that of the difference from ``base``, with its 95 % confidence
+        interval.
+        """
+        found: dict[str, Any] = {
+            "norm": statistics.fmean(self.norms),
+            "moved": statistics.fmean(self.moved),
+        }
         if base is not None:
             more = Spread.paired(*(dict(enumerate(each.moved)) for each in (self, base)))
             assert more is not None
@@ -125,7 +143,10 @@ class Effect:
 def facts_of(effects: Mapping[str, Effect]) -> dict[str, Any]:
     """All ways; a neighbour's perturbation beside a random neighbour's."""
     bases = {name: effects.get(f"{name.partition(': ')[0]}: {RANDOM}") for name in effects}
-    return {name: effect.facts(None if bases[name] is effect else bases[name]) for name, effect in effects.items()}
+    return {
+        name: effect.facts(None if bases[name] is effect else bases[name])
+        for name, effect in effects.items()
+    }
 
 
 def moved_by(clean: Tensor, other: Tensor, batch: Batch) -> Tensor:
@@ -136,14 +157,21 @@ def moved_by(clean: Tensor, other: Tensor, batch: Batch) -> Tensor:
 
 def like(delta: Perturbation, noise: Perturbation) -> Perturbation:
     """Noise as long as the perturbation, in each pair and stream."""
-    sizes = {s: torch.linalg.vector_norm(v, dim=(1, 2), keepdim=True) for s, v in delta.values.items()}
-    lengths = {s: torch.linalg.vector_norm(v, dim=(1, 2), keepdim=True) for s, v in noise.values.items()}
-    return Perturbation({s: v * sizes[s] / lengths[s] for s, v in noise.values.items()}, noise.masks)
+    sizes = {
+        s: torch.linalg.vector_norm(v, dim=(1, 2), keepdim=True) for s, v in delta.values.items()
+    }
+    lengths = {
+        s: torch.linalg.vector_norm(v, dim=(1, 2), keepdim=True) for s, v in noise.values.items()
+    }
+    return Perturbation(
+        {s: v * sizes[s] / lengths[s] for s, v in noise.values.items()}, noise.masks
+    )
 
 
 @dataclass
 class Lenders:
-    """ARCH with each kind of neighbours; all have the same pairs cached, with the same perturbations.
+    """ARCH with each kind of neighbours; all have the same pairs cached, with the same
+    perturbations.
 
     Args:
         task: the model.
@@ -151,9 +179,9 @@ class Lenders:
         earlier: the model some time before, by what its perturbations are called.
     """
 
-    task: ModelTask
+    task: HFModelView
     by_kind: Mapping[str, Arch]
-    earlier: Mapping[str, ModelTask]
+    earlier: Mapping[str, HFModelView]
 
     @property
     def any(self) -> Arch:
@@ -166,7 +194,7 @@ class Lenders:
             for each in self.by_kind.values():
                 each.cache.write(batch["sample_id"], found, 0.0, each.ball, EPOCH)
 
-    def worst_case(self, task: ModelTask, batch: Batch) -> Perturbation:
+    def worst_case(self, task: HFModelView, batch: Batch) -> Perturbation:
         with torch.no_grad():
             clean = task.peek(batch)
         return self.any.worst_case(task, batch, clean)
@@ -174,27 +202,36 @@ class Lenders:
     def ways(self, batch: Batch) -> dict[str, Perturbation]:
         """A batch's perturbation in every way there is to get one."""
         zeros, ball = self.task.zeros(batch), self.any.ball
-        borrowed = {kind: each.recall(batch["sample_id"], zeros) for kind, each in self.by_kind.items()}
+        borrowed = {
+            kind: each.recall(batch["sample_id"], zeros) for kind, each in self.by_kind.items()
+        }
         noise = self.any.origin.draw(zeros, ball)
         return {
             "own": self.worst_case(self.task, batch),
             **{name: self.worst_case(task, batch) for name, task in self.earlier.items()},
             **{f"borrowed: {kind}": delta for kind, delta in borrowed.items()},
             "noise as long as borrowed": like(borrowed[RANDOM], noise),
-            **{f"borrowed, rescaled to ε: {kind}": ball.rescale(delta) for kind, delta in borrowed.items()},
+            **{
+                f"borrowed, rescaled to ε: {kind}": ball.rescale(delta)
+                for kind, delta in borrowed.items()
+            },
             "noise of size ε": noise,
         }
 
 
 def measure(lenders: Lenders, batches: Iterator[Batch]) -> dict[str, Effect]:
-    """What each way to get a perturbation does to pairs that are not cached, and what dropout does without one."""
+    """What each way to get a perturbation does to pairs that are not cached, and what dropout does
+    without one.
+    """
     task, found = lenders.task, dict[str, Effect]()
     for batch in batches:
         ways = lenders.ways(batch)
         with torch.no_grad():
             clean = task.peek(batch)
             for name, delta in ways.items():
-                found.setdefault(name, Effect()).add(delta, moved_by(clean, task.peek(batch, delta), batch))
+                found.setdefault(name, Effect()).add(
+                    delta, moved_by(clean, task.peek(batch, delta), batch)
+                )
             task.model.train()
             masked = moved_by(task.peek(batch), task.peek(batch), batch)
             task.model.eval()
@@ -202,25 +239,29 @@ def measure(lenders: Lenders, batches: Iterator[Batch]) -> dict[str, Effect]:
     return found
 
 
-def earlier_model(model: Any, checkpoint: Path) -> tuple[str, ModelTask]:
+def earlier_model(model: Any, checkpoint: Path) -> tuple[str, HFModelView]:
     """The model with a checkpoint's weights, and what its perturbations are called."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     other = copy.deepcopy(model)
     set_weights(other, load_file(checkpoint / "model.safetensors"))
-    return f"own, found after {state['epoch']:.0f} epochs", ModelTask(other)
+    return f"own, found after {state['epoch']:.0f} epochs", HFModelView(other)
 
 
-def lenders_of(record: records.RunRecord, translator: Translator, text: Text, asked: argparse.Namespace) -> Lenders:
+def lenders_of(
+    record: records.RunRecord, translator: Translator, text: Text, asked: argparse.Namespace
+) -> Lenders:
     """ARCH with each kind of neighbours, its cache still empty."""
     seen, options = corpora(record, translator, text), preset("translation", "arch")
     by_kind = {kind: create("arch", **{**options, **own}) for kind, own in NEIGHBOURS.items()}
     for kind, each in by_kind.items():
         each.prepare(seen[kind], asked.seed, translator.model.device)
     earlier = dict(earlier_model(translator.model, checkpoint) for checkpoint in asked.earlier)
-    return Lenders(ModelTask(translator.model), by_kind, earlier)
+    return Lenders(HFModelView(translator.model), by_kind, earlier)
 
 
-def measure_run(record: records.RunRecord, translator: Translator, asked: argparse.Namespace) -> dict[str, Any]:
+def measure_run(
+    record: records.RunRecord, translator: Translator, asked: argparse.Namespace
+) -> dict[str, Any]:
     """The whole line."""
     text, device = text_of(record, translator, asked.data), translator.model.device
     lenders = lenders_of(record, translator, text, asked)
@@ -263,12 +304,18 @@ def told(argument: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, help="folder of the corpora; else ADVREG_DATA")
-    parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="checkpoints of the run, before its end")
-    parser.add_argument("--pairs", type=int, default=5000, help="that are not cached, to measure on")
+    parser.add_argument(
+        "--earlier", type=Path, nargs="*", default=[], help="checkpoints of the run, before its end"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=5000, help="that are not cached, to measure on"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     asked = parser.parse_args()

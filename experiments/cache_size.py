@@ -2,10 +2,11 @@
 
     python experiments/cache_size.py results/cost/cache-size.jsonl --commit $(git rev-parse HEAD)
 
-Lengths are log-normal with the stated mean and standard deviation, cut to 1–256 tokens, for source and target alike.
-WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words, Luong et al. 2015), which 32k joint
-subwords make some 29 tokens. The bytes are those of rows and means as `advreg.memory.cache.cache_bytes` counts them; a
-test holds that to what a cache really allocates.
+Lengths are log-normal with the stated mean and standard deviation, cut to 1–256 tokens, for source
+and target alike. WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words,
+Luong et al. 2015), which 32k joint subwords make some 29 tokens. The bytes are those of rows and
+means as `advreg.memory.cache.cache_bytes` counts them; a test holds that to what a cache really
+allocates.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def drawn_lengths(count: int, mean: float, deviation: float, seed: int) -> Tenso
 
 def measure(asked: argparse.Namespace, fraction: float) -> dict[str, Any]:
     """One line: the bytes of the cached share of the pairs in each precision."""
-    cached = torch.randperm(asked.pairs, generator=torch.Generator().manual_seed(2))[: int(asked.pairs * fraction)]
+    cached = torch.randperm(asked.pairs, generator=torch.Generator().manual_seed(2))[
+        : int(asked.pairs * fraction)
+    ]
     tokens = {
         stream: int(drawn_lengths(asked.pairs, asked.mean, asked.deviation, seed)[cached].sum())
         for seed, stream in enumerate(STREAMS)
@@ -54,7 +57,9 @@ def measure(asked: argparse.Namespace, fraction: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     parser.add_argument("--pairs", type=int, default=4_500_000)
@@ -63,7 +68,9 @@ def main() -> None:
     parser.add_argument("--deviation", type=float, default=17.0)
     parser.add_argument("--fraction", type=float, nargs="+", default=[1.0, 0.1, 0.04, 0.01])
     asked = parser.parse_args()
-    command = " ".join(["experiments/cache_size.py", *sys.argv[1:]]).replace(str(asked.out), asked.out.name)
+    command = " ".join(["experiments/cache_size.py", *sys.argv[1:]]).replace(
+        str(asked.out), asked.out.name
+    )
     for fraction in asked.fraction:
         line = json.dumps(measure(asked, fraction) | {"commit": asked.commit, "command": command})
         with asked.out.open("a") as out:

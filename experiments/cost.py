@@ -1,8 +1,10 @@
-"""Every measurement behind docs/results/cost.md, as commands; run on one GPU with nothing else on it.
+"""Every measurement behind docs/results/cost.md, as commands; run on one GPU with nothing else on
+it.
 
     python experiments/cost.py results/cost --commit $(git rev-parse HEAD) [NAME …]
 
-Without names all of them are run, one after the other; a record that is there already is not measured again.
+Without names all of them are run, one after the other; a record that is there already is not
+measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from pathlib import Path
 BENCH = ("-m", "advreg.cli", "bench", "--precision", "bf16", "--device", "cuda")
 BERT = (*BENCH, "--model", "bert-base")
 THREE_TIERS = tuple(
-    part for tier in ("device", "host", "disk") for part in ("--method", f"arch:cache_device={tier},cache_fraction=1.0")
+    part
+    for tier in ("device", "host", "disk")
+    for part in ("--method", f"arch:cache_device={tier},cache_fraction=1.0")
 )
 FEW = ("--method", "r3f", "--method", "arch", "--method", "smart")
 
@@ -61,7 +65,9 @@ def command(name: str, folder: Path, commit: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the records")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RUNS))
@@ -75,7 +81,9 @@ def main() -> None:
             continue
         begun = time.perf_counter()
         done = subprocess.run(command(name, asked.folder, asked.commit), check=False)
-        print(f"{name}: exit {done.returncode} after {time.perf_counter() - begun:.0f} s", flush=True)
+        print(
+            f"{name}: exit {done.returncode} after {time.perf_counter() - begun:.0f} s", flush=True
+        )
 
 
 if __name__ == "__main__":

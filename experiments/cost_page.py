@@ -13,13 +13,17 @@ from typing import Any
 import trainer_steps
 from pages import keep, tree
 
-from advreg.bench.figures import over_a_run, within_rounds
-from advreg.bench.picture import draw
-from advreg.bench.record import YARDSTICK, BenchRecord, Panel, Row, Spread, load
 from advreg.core.schedule import RefreshEvery
+from advreg.lab.bench.figures import over_a_run, within_rounds
+from advreg.lab.bench.picture import draw
+from advreg.records.bench import YARDSTICK, BenchRecord, Panel, Row, Spread, load
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS, PAGE, PICTURE = ROOT / "results" / "cost", ROOT / "docs" / "results" / "cost.md", "cost.svg"
+RECORDS, PAGE, PICTURE = (
+    ROOT / "results" / "cost",
+    ROOT / "docs" / "results" / "cost.md",
+    "cost.svg",
+)
 
 STEPS = ("bert-base.json", "bert-base-shapes.json", "bert-base-large.json")
 METHODS = {
@@ -52,9 +56,13 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         names = sorted(path.relative_to(folder) for path in folder.rglob("*.json"))
-        self.benches = {name.as_posix(): load(folder / name) for name in names if name.parts[0] != TRAINER_STEPS}
+        self.benches = {
+            name.as_posix(): load(folder / name) for name in names if name.parts[0] != TRAINER_STEPS
+        }
         self.steps = {
-            name.as_posix(): trainer_steps.load(folder / name) for name in names if name.parts[0] == TRAINER_STEPS
+            name.as_posix(): trainer_steps.load(folder / name)
+            for name in names
+            if name.parts[0] == TRAINER_STEPS
         }
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -63,7 +71,10 @@ class Records:
 
     def panels(self, *names: str) -> list[tuple[BenchRecord, Panel]]:
         return [
-            (self.benches[name], panel) for name in names if name in self.benches for panel in self.benches[name].panels
+            (self.benches[name], panel)
+            for name in names
+            if name in self.benches
+            for panel in self.benches[name].panels
         ]
 
     def ratio(self, mine: str, theirs: str, *names: str) -> Spread | None:
@@ -97,7 +108,16 @@ def table(header: list[str], body: list[list[str]]) -> str:
 def page(folder: Path) -> str:
     """The whole page."""
     found = Records(folder)
-    parts = [TITLE, steps(found), bars(found), whole(found), compiled(found), graphs(found), tiers(found), sizes(found)]
+    parts = [
+        TITLE,
+        steps(found),
+        bars(found),
+        whole(found),
+        compiled(found),
+        graphs(found),
+        tiers(found),
+        sizes(found),
+    ]
     parts += [trainers(found), reading(found), provenance(found)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -112,7 +132,9 @@ def summary(folder: Path) -> str:
     body.append([SHORT_RUN, *(f"{short_run(panel).median:.2f}" for panel in panels)])
     for name, label in {"freelb": "FreeLB, S = 2", "smart": "SMART, S = 3"}.items():
         body.append([label, *(median(panel, name) for panel in panels)])
-    return table(["time, × Standard", *(f"{panel.batch} × {panel.tokens} tokens" for panel in panels)], body)
+    return table(
+        ["time, × Standard", *(f"{panel.batch} × {panel.tokens} tokens" for panel in panels)], body
+    )
 
 
 def short_run(panel: Panel) -> Spread:
@@ -126,22 +148,34 @@ def short_run(panel: Panel) -> Spread:
 
 def median(panel: Panel, name: str) -> str:
     """Of a row's ratio, or of a whole run's."""
-    spreads = {run.name: run.to_standard for run in panel.whole} | {row.name: row.ratio for row in panel.rows}
+    spreads = {run.name: run.to_standard for run in panel.whole} | {
+        row.name: row.ratio for row in panel.rows
+    }
     spread = spreads.get(name)
     return "–" if spread is None else f"{spread.median:.2f}"
 
 
 def steps(found: Records) -> str:
-    shapes = sorted(found.panels(*STEPS), key=lambda pair: (pair[1].batch * pair[1].tokens, pair[1].batch))
-    header = ["time of a step, × Standard", "by arithmetic", *(f"{p.batch} × {p.tokens}" for _, p in shapes)]
+    shapes = sorted(
+        found.panels(*STEPS), key=lambda pair: (pair[1].batch * pair[1].tokens, pair[1].batch)
+    )
+    header = [
+        "time of a step, × Standard",
+        "by arithmetic",
+        *(f"{p.batch} × {p.tokens}" for _, p in shapes),
+    ]
     body = []
     for name, label in METHODS.items():
         cells = [rows(panel).get(name) for _, panel in shapes]
         sums = [row.arithmetic for row in cells if row is not None and row.arithmetic is not None]
         if sums:
-            body.append([label, f"{sums[0]:.2f}", *(text(row.ratio) if row else "–" for row in cells)])
+            body.append(
+                [label, f"{sums[0]:.2f}", *(text(row.ratio) if row else "–" for row in cells)]
+            )
     times = [rows(panel)["standard"].time for _, panel in shapes]
-    body.append(["*Standard, ms*", "", *(f"*{time.median:.1f}*" if time else "–" for time in times)])
+    body.append(
+        ["*Standard, ms*", "", *(f"*{time.median:.1f}*" if time else "–" for time in times)]
+    )
     return (
         "## A step\n\nBERT-base, bf16, batch × tokens.\n\n"
         + table(header, body)
@@ -151,14 +185,20 @@ def steps(found: Records) -> str:
 
 def unclean(found: Records) -> str:
     """The records whose code is not known, and what clean ones before them say of a step."""
-    doubtful = [name for name, record in found.benches.items() if is_dirty(record) and "/" not in name]
+    doubtful = [
+        name for name, record in found.benches.items() if is_dirty(record) and "/" not in name
+    ]
     if not doubtful:
         return ""
     told = "; ".join(f"`{name}`, {commit_of(found.benches[name])}" for name in doubtful)
     earlier = (f"{before}{SMALL[0]}" for before in ONCE)
-    clean = [name for name in earlier if name in found.benches and not is_dirty(found.benches[name])]
+    clean = [
+        name for name in earlier if name in found.benches and not is_dirty(found.benches[name])
+    ]
     labels = {"r3f": "R3F", "arch, reuse": "ARCH's reuse step", "smart": "SMART"}
-    steps = ", ".join(f"{label} {text(found.ratio(row, 'standard', *clean))}" for row, label in labels.items())
+    steps = ", ".join(
+        f"{label} {text(found.ratio(row, 'standard', *clean))}" for row, label in labels.items()
+    )
     return UNCLEAN.format(records=told, steps=steps).strip()
 
 
@@ -171,19 +211,37 @@ def commit_of(record: BenchRecord) -> str:
     git, arguments = record.environment["git"], record.environment["arguments"]
     if record.commit == git["commit"] and not git["dirty"]:
         return tree(git)
-    source = "given on the command line" if record.commit in arguments else "entered by hand afterwards"
+    source = (
+        "given on the command line" if record.commit in arguments else "entered by hand afterwards"
+    )
     return f"commit {(record.commit or 'unknown')[:7]} {source}, tree {tree(git)}"
 
 
 PEERS, SMALL = ("peers.json",), ("bert-base.json",)
-ONCE = ("earlier/", "earlier/second-", "earlier/third-")  # measured before the Trainer and the look-up were made faster
+ONCE = (
+    "earlier/",
+    "earlier/second-",
+    "earlier/third-",
+)  # measured before the Trainer and the look-up were made faster
 SIZES = ("earlier/second-dataset-size.json", "dataset-size.json")
 AIMS = (
     # what, at most, row, other row, records
-    ("`AdversarialTrainer(method=Standard())` / stock Trainer, 32 × 64", 1.02, STOCK, "Trainer", PEERS),
+    (
+        "`AdversarialTrainer(method=Standard())` / stock Trainer, 32 × 64",
+        1.02,
+        STOCK,
+        "Trainer",
+        PEERS,
+    ),
     ("ARCH reuse / Standard, 32 × 64", 1.12, "arch, reuse", "standard", (*SMALL, *PEERS)),
     ("the same, 256 × 128", 1.92, "arch, reuse", "standard", ("bert-base-large.json",)),
-    ("cache in host memory / on the GPU, 32 × 64", 1.03, tier("host"), tier("device"), ("tiers.json",)),
+    (
+        "cache in host memory / on the GPU, 32 × 64",
+        1.03,
+        tier("host"),
+        tier("device"),
+        ("tiers.json",),
+    ),
     ("the same, 256 × 128", 1.03, tier("host"), tier("device"), ("tiers-large.json",)),
     ("cache on disk / on the GPU, 32 × 64", 1.10, tier("disk"), tier("device"), ("tiers.json",)),
     ("the same, 256 × 128", 1.10, tier("disk"), tier("device"), ("tiers-large.json",)),
@@ -191,20 +249,39 @@ AIMS = (
     ("the same, by torch.compile", 1.03, "arch, reuse", "r3f", ("compiled.json",)),
     ("the same, MiniLM, CUDA graphs", 1.03, "arch, reuse", "r3f", ("graphs.json",)),
     ("ARCH reuse / R3F, 256 × 128", 1.03, "arch, reuse", "r3f", ("bert-base-large.json",)),
-    ("ARCH reuse / smart-pytorch, one ascent step", 0.5, "arch, reuse", "smart-pytorch, S=1", PEERS),
+    (
+        "ARCH reuse / smart-pytorch, one ascent step",
+        0.5,
+        "arch, reuse",
+        "smart-pytorch, S=1",
+        PEERS,
+    ),
 )
 
 
 def bars(found: Records) -> str:
     """What was aimed at, and what was measured."""
-    measured = [(what, most, found.ratio(mine, theirs, *names)) for what, most, mine, theirs, names in AIMS]
+    measured = [
+        (what, most, found.ratio(mine, theirs, *names)) for what, most, mine, theirs, names in AIMS
+    ]
     whole_run = "whole ARCH run / whole SMART run, Transformer-base, 8k tokens a step"
     measured.append((whole_run, 0.35, whole_ratio(found, "translation.json", "arch")))
-    body = [[what, f"≤ {most:.2f}", text(spread)] for what, most, spread in measured if spread is not None]
-    body += memory_bar(found, "bert-base-large.json") + compiled_bar(found) + size_bar(found) + search_bars(found)
+    body = [
+        [what, f"≤ {most:.2f}", text(spread)]
+        for what, most, spread in measured
+        if spread is not None
+    ]
+    body += (
+        memory_bar(found, "bert-base-large.json")
+        + compiled_bar(found)
+        + size_bar(found)
+        + search_bars(found)
+    )
     return (
-        "## What was aimed at\n\nThe Trainer, ARCH and R3F at 32 × 64 are of the last measurement alone, after they "
-        "were made faster; earlier ones are kept in `earlier`. The size of the data set was measured twice, and all "
+        "## What was aimed at\n\nThe Trainer, ARCH and R3F at 32 × 64 are of the last measurement "
+        "alone, after they "
+        "were made faster; earlier ones are kept in `earlier`. The size of the data set was "
+        "measured twice, and all "
         "rounds count together. The commit of every record stands at the end.\n\n"
         + table(["what", "aim", "measured"], body)
     )
@@ -215,21 +292,38 @@ def memory_bar(found: Records, name: str) -> list[list[str]]:
         arch, double = rows(panel)["arch, reuse"], rows(panel)[YARDSTICK]
         if arch.peak_bytes and double.peak_bytes and arch.cache_bytes is not None:
             share = (arch.peak_bytes - arch.cache_bytes) / double.peak_bytes
-            return [["peak memory of ARCH without its cache / Standard on 2B, 256 × 128", "≤ 1.05", f"{share:.2f}"]]
+            return [
+                [
+                    "peak memory of ARCH without its cache / Standard on 2B, 256 × 128",
+                    "≤ 1.05",
+                    f"{share:.2f}",
+                ]
+            ]
     return []
 
 
 def compiled_bar(found: Records) -> list[list[str]]:
     spread = found.ratio("arch, reuse", "standard", "compiled.json")
-    return [] if spread is None else [["ARCH reuse / Standard, 32 × 64, both by torch.compile", "given", text(spread)]]
+    return (
+        []
+        if spread is None
+        else [["ARCH reuse / Standard, 32 × 64, both by torch.compile", "given", text(spread)]]
+    )
 
 
 def size_bar(found: Records) -> list[list[str]]:
     """The reuse step of a large data set against that of a small one."""
     row = "arch (cache_device=device), reuse, {:,} samples"
-    spreads = [(size, found.ratio(row.format(size), row.format(10_000), *SIZES)) for size in (100_000, 1_000_000)]
+    spreads = [
+        (size, found.ratio(row.format(size), row.format(10_000), *SIZES))
+        for size in (100_000, 1_000_000)
+    ]
     what = "reuse step with {:,} samples / with 10,000, 32 × 64"
-    return [[what.format(size), "≤ 1.03", text(spread)] for size, spread in spreads if spread is not None]
+    return [
+        [what.format(size), "≤ 1.03", text(spread)]
+        for size, spread in spreads
+        if spread is not None
+    ]
 
 
 def search_bars(found: Records) -> list[list[str]]:
@@ -241,7 +335,13 @@ def search_bars(found: Records) -> list[list[str]]:
         size = f"{line['queries'] / 1e3:g} k × {line['anchors'] / 1e3:g} k × {line['width']}"
         took, hits = line["seconds"], line["recall"]["faiss-ivf"]
         others = f"faiss flat {took['faiss-flat']:.1f} s, faiss IVF {took['faiss-ivf']:.1f} s at recall {hits:.3f}"
-        body.append([f"exact neighbours, {size}, two CPU cores", "given", f"{took['exact']:.1f} s ({others})"])
+        body.append(
+            [
+                f"exact neighbours, {size}, two CPU cores",
+                "given",
+                f"{took['exact']:.1f} s ({others})",
+            ]
+        )
     return body
 
 
@@ -258,8 +358,10 @@ def whole(found: Records) -> str:
     body = [[f"`{run.name}`", text(run.to_standard), text(run.to_smart)] for run in panel.whole]
     tokens = panel.batch * panel.tokens
     return (
-        f"## A whole run\n\nTransformer-base, {panel.batch} × {panel.tokens} = {tokens:,} target tokens a step, "
-        f"{record.settings['epochs']} epochs, a refresh every {record.settings['refresh_every']}, S = 3, p = 10 %. "
+        f"## A whole run\n\nTransformer-base, {panel.batch} × {panel.tokens} = {tokens:,} target "
+        "tokens a step, "
+        f"{record.settings['epochs']} epochs, a refresh every {record.settings['refresh_every']}, "
+        "S = 3, p = 10 %. "
         "The paper: ARCH takes 0.30 of SMART's time.\n\n"
         + table(["method", "× Standard", "× SMART"], body)
         + "\n\n`share_last_pass` and `refresh=sweep` depart from the paper and are off by default."
@@ -280,8 +382,16 @@ def compiled(found: Records) -> str:
         for name, label in METHODS.items()
         if name in eager and name in fast
     ]
-    body.append(["*Standard*", "", "", milliseconds(eager["standard"]), milliseconds(fast["standard"])])
-    head = ["BERT-base, 32 × 64", "eager, × Standard", "compiled, × Standard", "eager, ms", "compiled, ms"]
+    body.append(
+        ["*Standard*", "", "", milliseconds(eager["standard"]), milliseconds(fast["standard"])]
+    )
+    head = [
+        "BERT-base, 32 × 64",
+        "eager, × Standard",
+        "compiled, × Standard",
+        "eager, ms",
+        "compiled, ms",
+    ]
     return f"## With torch.compile\n\n{table(head, body)}\n\n{COMPILED.strip()}"
 
 
@@ -333,13 +443,18 @@ def sizes(found: Records) -> str:
         return ""
     dtypes = list(lines[0]["bytes"])
     body = [
-        [f"{100 * line['fraction']:g} %", *(f"{line['bytes'][dtype] / 1e9:.1f} GB" for dtype in dtypes)]
+        [
+            f"{100 * line['fraction']:g} %",
+            *(f"{line['bytes'][dtype] / 1e9:.1f} GB" for dtype in dtypes),
+        ]
         for line in lines
     ]
     about = lines[0]
     return (
-        f"## What the cache takes\n\n{about['pairs'] / 1e6:g} M sentence pairs, {about['width']} wide, lengths "
-        f"log-normal with mean {about['mean_length']:g} and standard deviation {about['sd_length']:g} on both sides "
+        f"## What the cache takes\n\n{about['pairs'] / 1e6:g} M sentence pairs, {about['width']} "
+        "wide, lengths "
+        f"log-normal with mean {about['mean_length']:g} and standard deviation "
+        f"{about['sd_length']:g} on both sides "
         "(WMT'16 English–German in 32k subwords, nearly), rows and means:\n\n"
         + table(["cached", *dtypes], body)
         + f"\n\n{WMT.strip()}"
@@ -362,13 +477,18 @@ def trainers(found: Records) -> str:
     """Steps of the Trainer at two commits, a table for each record."""
     parts = []
     for record in found.steps.values():
-        each = {(one.workload, one.mode, one.method, one.against): one for one in trainer_steps.comparisons(record)}
+        each = {
+            (one.workload, one.mode, one.method, one.against): one
+            for one in trainer_steps.comparisons(record)
+        }
         columns = [column for column in COLUMNS if any(key[2:] == column for key in each)]
         body = []
         for name, mode in dict.fromkeys(key[:2] for key in each):
             about = record.workloads[name]
             cells = [compared(each.get((name, mode, *column))) for column in columns]
-            body.append([f"{name}, {about['batch']} × {about['tokens']}", COMPILED_PARTS[mode], *cells])
+            body.append(
+                [f"{name}, {about['batch']} × {about['tokens']}", COMPILED_PARTS[mode], *cells]
+            )
         old, new = (f"`{(tree.commit or 'unknown')[:7]}`" for tree in record.trees)
         head = ["model, batch × tokens", "compiled", *(COLUMNS[column] for column in columns)]
         parts.append(f"{record.hardware['device']}, {new} / {old}:\n\n{table(head, body)}")
@@ -387,13 +507,17 @@ def compared(one: trainer_steps.Comparison | None) -> str:
 
 def reading(found: Records) -> str:
     """What it says, with the ratios of before."""
-    peers, small = ([f"{before}{name}" for before in ONCE for name in names] for names in (PEERS, SMALL))
+    peers, small = (
+        [f"{before}{name}" for before in ONCE for name in names] for names in (PEERS, SMALL)
+    )
     ratios = {
         "trainer": found.ratio(STOCK, "Trainer", *peers),
         "reuse": found.ratio("arch, reuse", "standard", *small, *peers),
         "r3f": found.ratio("arch, reuse", "r3f", *small),
     }
-    return READING.format(**{name: "–" if ratio is None else f"{ratio.median:.2f}" for name, ratio in ratios.items()})
+    return READING.format(
+        **{name: "–" if ratio is None else f"{ratio.median:.2f}" for name, ratio in ratios.items()}
+    )
 
 
 def provenance(found: Records) -> str:
@@ -401,12 +525,21 @@ def provenance(found: Records) -> str:
     for name, record in found.benches.items():
         command = " ".join(record.environment.get("arguments", []))
         told = f"{record.hardware['device']}, torch {record.environment['packages']['torch']}"
-        body.append([f"[{name}](../../results/cost/{name})", commit_of(record), told, f"`{command}`"])
+        body.append(
+            [f"[{name}](../../results/cost/{name})", commit_of(record), told, f"`{command}`"]
+        )
     for name, steps in found.steps.items():
         commit = " / ".join((one.commit or "")[:7] for one in reversed(steps.trees))
         told = f"{steps.hardware['device']}, torch {steps.workers['new']['torch']}"
         command = " ".join(steps.environment["arguments"])
-        body.append([f"[{name}](../../results/cost/{name})", commit, told, f"`experiments/trainer_steps.py {command}`"])
+        body.append(
+            [
+                f"[{name}](../../results/cost/{name})",
+                commit,
+                told,
+                f"`experiments/trainer_steps.py {command}`",
+            ]
+        )
     for path in sorted(found.folder.glob("*.jsonl")):
         for line in found.lines(path.name):
             told = line.get("hardware", "arithmetic")

@@ -1,16 +1,18 @@
 """How long the search for neighbours takes, exactly and by faiss, and what faiss misses.
 
-    python experiments/neighbour_search.py --queries 130000 --anchors 13000 --width 384 --device cpu --threads 2 \\
+    python experiments/neighbour_search.py --queries 130000 --anchors 13000 --width 384 --device cpu
+    --threads 2 \\
         --against faiss --out results/neighbour_search.jsonl --commit $(git rev-parse HEAD)
 
-Appends one JSON line to OUT. The contestants take turns, ``--repeats`` times; a time is the median over the turns.
-faiss-flat compares everything, as the exact search does; faiss-ivf is what ``search="faiss"`` uses.
-The making of the index is included.
+Appends one JSON line to OUT. The contestants take turns, ``--repeats`` times; a time is the median
+over the turns. faiss-flat compares everything, as the exact search does; faiss-ivf is what
+``search="faiss"`` uses. The making of the index is included.
 Recall is the share of the neighbours found by the exact search that the other finds as well.
 
-Vectors are drawn in one of two ways, queries and anchors alike. ``clusters``: one of 1000 centres from N(0, I), and
-N(0, I) around it, so that two of a cluster have a cosine of about 0.5. ``words``: what sentence vectors are made of,
-the mean of 24 word vectors, with words drawn from 30000 by Zipf's law and word vectors from N(0, I).
+Vectors are drawn in one of two ways, queries and anchors alike. ``clusters``: one of 1000 centres
+from N(0, I), and N(0, I) around it, so that two of a cluster have a cosine of about 0.5. ``words``:
+what sentence vectors are made of, the mean of 24 word vectors, with words drawn from 30000 by
+Zipf's law and word vectors from N(0, I).
 """
 
 from __future__ import annotations
@@ -37,7 +39,14 @@ CENTRES, WORDS, LENGTH = 1000, 30000, 24
 ROWS_AT_ONCE = 2**16
 
 
-def draw(size: int, width: int, kind: str, device: torch.device, generator: torch.Generator, table: Tensor) -> Tensor:
+def draw(
+    size: int,
+    width: int,
+    kind: str,
+    device: torch.device,
+    generator: torch.Generator,
+    table: Tensor,
+) -> Tensor:
     """(size, width) on the host, drawn a part at a time where the generator is."""
     vectors = torch.empty(size, width)
     frequencies = 1 / torch.arange(1, WORDS + 1, device=device)
@@ -47,7 +56,9 @@ def draw(size: int, width: int, kind: str, device: torch.device, generator: torc
             centre = torch.randint(CENTRES, (rows,), generator=generator, device=device)
             part = table[centre] + torch.randn(rows, width, generator=generator, device=device)
         else:
-            words = torch.multinomial(frequencies, rows * LENGTH, replacement=True, generator=generator)
+            words = torch.multinomial(
+                frequencies, rows * LENGTH, replacement=True, generator=generator
+            )
             part = F.embedding_bag(words.view(rows, LENGTH), table, mode="mean")
         vectors[first : first + rows] = part.cpu()
     return vectors
@@ -74,7 +85,9 @@ def timed(search: Callable[[], Tensor], device: torch.device) -> tuple[float, Te
 
 def recall(found: Tensor, exact: Tensor) -> float:
     """Share of the exact neighbours that were found, in whatever order."""
-    hits = sum(int((found == exact[:, column, None]).any(1).sum()) for column in range(exact.shape[1]))
+    hits = sum(
+        int((found == exact[:, column, None]).any(1).sum()) for column in range(exact.shape[1])
+    )
     return hits / exact.numel()
 
 
@@ -82,7 +95,11 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    names = (
+        [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
     name = names[0].partition(":")[2].strip() if names else platform.processor()
     return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
@@ -102,10 +119,14 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(asked.device)
     generator = torch.Generator(device).manual_seed(asked.seed)
     table = torch.randn(
-        CENTRES if asked.vectors == "clusters" else WORDS, asked.width, generator=generator, device=device
+        CENTRES if asked.vectors == "clusters" else WORDS,
+        asked.width,
+        generator=generator,
+        device=device,
     )
     anchors, queries = (
-        draw(size, asked.width, asked.vectors, device, generator, table) for size in (asked.anchors, asked.queries)
+        draw(size, asked.width, asked.vectors, device, generator, table)
+        for size in (asked.anchors, asked.queries)
     )
     contestants = {"exact": lambda: nearest(queries, anchors, asked.neighbours, device=device)}
     if asked.against == "faiss":
@@ -131,16 +152,22 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
         "seconds": {name: statistics.median(times) for name, times in seconds.items()},
         "all_seconds": seconds,
         "multiply_adds_per_second": work / exact,
-        "recall": {name: recall(found[name], found["exact"]) for name in contestants if name != "exact"},
+        "recall": {
+            name: recall(found[name], found["exact"]) for name in contestants if name != "exact"
+        },
         "hardware": hardware(device),
         "versions": versions(),
         "commit": asked.commit,
-        "command": " ".join(["experiments/neighbour_search.py", *sys.argv[1:]]).replace(str(asked.out), asked.out.name),
+        "command": " ".join(["experiments/neighbour_search.py", *sys.argv[1:]]).replace(
+            str(asked.out), asked.out.name
+        ),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--queries", type=int, default=130_000)
     parser.add_argument("--anchors", type=int, default=13_000)
     parser.add_argument("--width", type=int, default=384)

@@ -1,12 +1,14 @@
-"""What a run with many processes costs beside the training: sampler, bookkeeping of the cache, redealing, neighbours.
+"""What a run with many processes costs beside the training: sampler, bookkeeping of the cache,
+redealing, neighbours.
 
     python experiments/scale.py --out results/scale.json --commit $(git rev-parse HEAD) --data DATA
 
-Each part runs in a process of its own with one thread, whose peak memory is recorded; seconds are those of the CPU, so
-that other work on the machine does not count. Nothing is trained: what is measured is what grows with the number of
-samples. Rows of the simulated cache are short, since bookkeeping does not see them; what real
-rows take is arithmetic (`experiments/cache_size.py`, `docs/scale.md`). DATA is a folder of known tasks, of which the
-sentences of one are taken for the neighbours; their word vectors are drawn from N(0, I), as a new model's are.
+Each part runs in a process of its own with one thread, whose peak memory is recorded; seconds are
+those of the CPU, so that other work on the machine does not count. Nothing is trained: what is
+measured is what grows with the number of samples. Rows of the simulated cache are short, since
+bookkeeping does not see them; what real rows take is arithmetic (`experiments/cache_size.py`,
+`docs/scale.md`). DATA is a folder of known tasks, of which the sentences of one are taken for the
+neighbours; their word vectors are drawn from N(0, I), as a new model's are.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,12 +36,12 @@ from torch import Tensor
 from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
-from advreg.hf.batching import TokenBatches
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import mean_rows, token_checksum
+from advreg.lab.kinds.batching import TokenBatches
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.neighbours import nearest
-from advreg.memory.redeal import joined, part_of
+from advreg.memory.reshard import joined, part_of
 
 BATCH, REPEATS, WIDTH = 256, 200, 8
 WORDS = 30_000
@@ -68,15 +71,28 @@ def sampler(samples: int, world: int) -> dict[str, Any]:
 
 def token_batches(pairs: int, world: int) -> dict[str, Any]:
     """Composing batches by a budget of tokens for one process of many."""
-    lengths = np.random.default_rng(0).lognormal(3.2, 0.55, (pairs, 2)).round().clip(1, 256).astype(np.int64)
+    lengths = (
+        np.random.default_rng(0)
+        .lognormal(3.2, 0.55, (pairs, 2))
+        .round()
+        .clip(1, 256)
+        .astype(np.int64)
+    )
     compose, sampler = seconds(lambda: TokenBatches(lengths, 4096, rank=0, world=world))
     epoch, _ = seconds(lambda: sum(1 for _ in sampler))
-    return {"pairs": pairs, "world": world, "seconds_to_compose": compose, "seconds_per_epoch": epoch}
+    return {
+        "pairs": pairs,
+        "world": world,
+        "seconds_to_compose": compose,
+        "seconds_per_epoch": epoch,
+    }
 
 
 def delta_of(ids: Tensor, lengths: Tensor) -> Perturbation:
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    return Perturbation({"tokens": torch.randn(*mask.shape, WIDTH) * mask[..., None]}, {"tokens": mask})
+    return Perturbation(
+        {"tokens": torch.randn(*mask.shape, WIDTH) * mask[..., None]}, {"tokens": mask}
+    )
 
 
 def bookkeeping(samples: int, world: int) -> dict[str, Any]:
@@ -84,14 +100,21 @@ def bookkeeping(samples: int, world: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     shard = Shard(samples, 0, world)
     lengths = torch.randint(1, 3, (len(shard),), generator=generator)
-    draw, cached = seconds(lambda: torch.randperm(samples, generator=generator)[: samples // 10].sort().values)
+    draw, cached = seconds(
+        lambda: torch.randperm(samples, generator=generator)[: samples // 10].sort().values
+    )
     mine = cached[shard.owns(cached)]
     del cached
-    build, cache = seconds(lambda: PerturbationCache(mine, shard, {"tokens": lengths}, {"tokens": WIDTH}, "int8"))
+    build, cache = seconds(
+        lambda: PerturbationCache(mine, shard, {"tokens": lengths}, {"tokens": WIDTH}, "int8")
+    )
     ids = [torch.randint(len(shard), (BATCH,), generator=generator) * world for _ in range(REPEATS)]
     deltas = [delta_of(batch, lengths[shard.rows(batch)]) for batch in ids]
     ball = Ball(1e3)
-    writes = [seconds(lambda: cache.write(i, d, 0.01, ball, 0))[0] for i, d in zip(ids, deltas, strict=True)]  # noqa: B023
+    writes = [
+        seconds(partial(cache.write, i, d, 0.01, ball, 0))[0]
+        for i, d in zip(ids, deltas, strict=True)
+    ]
     reads = [seconds(lambda: cache.read(i, d))[0] for i, d in zip(ids, deltas, strict=True)]  # noqa: B023
     tables = (cache.slot_of, cache.ids, cache.written_at, *cache.sample_lengths.values())
     return {
@@ -102,12 +125,15 @@ def bookkeeping(samples: int, world: int) -> dict[str, Any]:
         "seconds_to_build": build,
         "microseconds_per_write": 1e6 * statistics.median(writes),
         "microseconds_per_read": 1e6 * statistics.median(reads),
-        "bytes_of_tables": sum(table.numel() * table.element_size() for table in tables) + 16 * len(mine),
+        "bytes_of_tables": sum(table.numel() * table.element_size() for table in tables)
+        + 16 * len(mine),
     }
 
 
 def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
-    """One process's cache from the caches of a run with another number of them; 16 tokens of width 64 in int8."""
+    """One process's cache from the caches of a run with another number of them; 16 tokens of width
+    64 in int8.
+    """
     size = 10 * cached
     lengths = torch.full((size,), 16)
     caches = []
@@ -115,7 +141,9 @@ def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
         shard = Shard(size, rank, before)
         ids = torch.arange(rank, size, before)[::10]
         caches.append(
-            PerturbationCache(ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "int8").state_dict()
+            PerturbationCache(
+                ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "int8"
+            ).state_dict()
         )
     shard = Shard(size, 0, after)
     spent, state = seconds(lambda: joined([part_of(cache, shard) for cache in caches]))
@@ -126,23 +154,33 @@ def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
 def checksum(samples: int) -> dict[str, Any]:
     """The fingerprint of the data that does not depend on the number of processes."""
     tokens = torch.randint(WORDS, (samples * 30,))
-    spent, _ = seconds(lambda: token_checksum(0, range(samples), torch.full((samples,), 30), tokens))
+    spent, _ = seconds(
+        lambda: token_checksum(0, range(samples), torch.full((samples,), 30), tokens)
+    )
     return {"samples": samples, "tokens": len(tokens), "seconds": spent}
 
 
 def neighbour_scope(task: str, data: str, width: int) -> dict[str, Any]:
-    """How much nearer the nearest of the whole cache set is than the nearest in a process's own part of it."""
-    from advreg.recipes.understanding import load_task
+    """How much nearer the nearest of the whole cache set is than the nearest in a process's own
+    part of it.
+    """
+    from advreg.lab.tasks.understanding import load_task
 
     texts = [example.text.lower().split() for example in load_task(task, Path(data)).train]
     numbers: dict[str, int] = {}
-    tokens = torch.tensor([numbers.setdefault(word, len(numbers)) for text in texts for word in text])
+    tokens = torch.tensor(
+        [numbers.setdefault(word, len(numbers)) for text in texts for word in text]
+    )
     table = torch.randn(len(numbers), width, generator=torch.Generator().manual_seed(0))
-    vectors = F.normalize(mean_rows(table, tokens, torch.tensor([len(text) for text in texts])), dim=1)
+    vectors = F.normalize(
+        mean_rows(table, tokens, torch.tensor([len(text) for text in texts])), dim=1
+    )
     size = len(vectors)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     cached, others = order[: size // 10].sort().values, order[size // 10 :]
-    spent, best = seconds(lambda: cached[nearest(vectors, vectors[cached], 1, rows=others)[:, 0].long()])
+    spent, best = seconds(
+        lambda: cached[nearest(vectors, vectors[cached], 1, rows=others)[:, 0].long()]
+    )
 
     def similarity(found: Tensor) -> float:
         return float((vectors[others] * vectors[found]).sum(1).mean())
@@ -155,7 +193,9 @@ def neighbour_scope(task: str, data: str, width: int) -> dict[str, Any]:
             found[here] = mine[nearest(vectors, vectors[mine], 1, rows=others[here])[:, 0].long()]
         agree = float((found == best).float().mean())
         rows.append({"world": world, "mean_cosine": similarity(found), "same_neighbour": agree})
-    random = cached[torch.randint(len(cached), (len(others),), generator=torch.Generator().manual_seed(2))]
+    random = cached[
+        torch.randint(len(cached), (len(others),), generator=torch.Generator().manual_seed(2))
+    ]
     return {
         "task": task,
         "samples": size,
@@ -209,14 +249,22 @@ def table(record: dict[str, Any]) -> str:
             rows.append(f"| batches by tokens | {size} | {spent} | {memory} |")
         elif part["part"] == "bookkeeping":
             spent = f"{part['seconds_to_draw']:.1f} s to draw, {part['seconds_to_build']:.1f} s to build"
-            rows.append(f"| cache set and tables | {size}, {part['cached']:,} cached | {spent} | {memory} |")
+            rows.append(
+                f"| cache set and tables | {size}, {part['cached']:,} cached | {spent} | {memory} |"
+            )
             spent = f"{part['microseconds_per_read']:.0f} µs to read, {part['microseconds_per_write']:.0f} µs to write"
             rows.append(f"| a batch of {BATCH} in it | " + f"{size} | {spent} | |")
         elif part["part"] == "redealing":
             size = f"{part['cached']:,} cached, {part['before']} → {part['after']} processes"
-            rows.append(f"| redealing | {size}, {part['bytes'] / 1e9:.2f} GB | {part['seconds']:.1f} s | {memory} |")
+            rows.append(
+                f"| redealing | {size}, {part['bytes'] / 1e9:.2f} GB | {part['seconds']:.1f} s | "
+                f"{memory} |"
+            )
         elif part["part"] == "checksum":
-            rows.append(f"| checksum of the data | {part['tokens']:,} tokens | {part['seconds']:.2f} s | {memory} |")
+            rows.append(
+                f"| checksum of the data | {part['tokens']:,} tokens | {part['seconds']:.2f} s | "
+                f"{memory} |"
+            )
     return "\n".join(rows)
 
 
@@ -227,13 +275,19 @@ def scope_table(record: dict[str, Any]) -> str:
     rows.append(f"| of the whole cache set | {found['mean_cosine_whole']:.3f} | 100 % |")
     for part in found["within_shards"]:
         near, same = part["mean_cosine"], part["same_neighbour"]
-        rows.append(f"| within shards of {part['world']} processes | {near:.3f} | {same:.0%} |".replace("%", " %"))
+        rows.append(
+            f"| within shards of {part['world']} processes | {near:.3f} | {same:.0%} |".replace(
+                "%", " %"
+            )
+        )
     rows.append(f"| drawn at random | {found['mean_cosine_random']:.3f} | |")
     return "\n".join(rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     parser.add_argument("--samples", type=int, default=100_000_000)
@@ -248,7 +302,11 @@ def main() -> None:
     record = {
         "commit": asked.commit,
         "command": f"experiments/scale.py --samples {asked.samples} --task {asked.task}",
-        "environment": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
         "parts": found,
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)

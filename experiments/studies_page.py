@@ -1,4 +1,5 @@
-"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are there.
+"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are
+there.
 
 python experiments/studies_page.py            # writes them
 python experiments/studies_page.py --check    # says whether they are up to date
@@ -16,13 +17,19 @@ from typing import Literal
 from pages import commits_of, keep
 from scipy import stats
 
-from advreg import record as records
-from advreg.recipes.study_record import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
-from advreg.report.render import Sheet, difference_text, is_percentage, markdown_table, shortened
-from advreg.report.student import Spread
-from advreg.report.study import findings, measure, scores_by_seed, sheets
-from advreg.report.study_picture import draw_study
-from advreg.report.words import NOTHING, counted, method_name, task_name, value_text
+from advreg.lab.report.labels import NOTHING, counted, method_name, task_name, value_text
+from advreg.lab.report.render import (
+    Sheet,
+    difference_text,
+    is_percentage,
+    markdown_table,
+    shortened,
+)
+from advreg.lab.report.statistics import Spread
+from advreg.lab.report.study import findings, measure, scores_by_seed, sheets
+from advreg.lab.report.study_picture import draw_study
+from advreg.records import run as records
+from advreg.records.study import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "studies", ROOT / "docs" / "results" / "studies.md"
@@ -52,9 +59,17 @@ class Claim:
 
 
 CLAIMS = (
-    Claim("ema", "without the moving average about 0.3 BLEU are lost", "default", "least", "better"),
+    Claim(
+        "ema", "without the moving average about 0.3 BLEU are lost", "default", "least", "better"
+    ),
     Claim("ema", "α from 0.01 to 0.1 changes nothing", "most", "default", "alike"),
-    Claim("refresh", "too frequent refreshes (T_c = 5, not 15) are worse", "default", "least", "better"),
+    Claim(
+        "refresh",
+        "too frequent refreshes (T_c = 5, not 15) are worse",
+        "default",
+        "least",
+        "better",
+    ),
     Claim("refresh", "caching once is worse", "default", "once", "better"),
     Claim("neighbours", "the number of neighbours hardly matters", "most", "least", "alike"),
     Claim("neighbours", "a random neighbour is worse", "default", "random 1", "better"),
@@ -62,7 +77,10 @@ CLAIMS = (
     Claim("fraction", "1 % cached is nearly as good as 100 %", "least", "most", "alike"),
     Claim("fraction", "10 % cached is as good as 100 %", "default", "most", "alike"),
 )
-MARGINS = {"bleu": 0.3, "pearson": 0.4}  # BLEU: the smallest difference that the paper makes something of
+MARGINS = {
+    "bleu": 0.3,
+    "pearson": 0.4,
+}  # BLEU: the smallest difference that the paper makes something of
 USUAL_MARGIN = 1.0
 ENDS: dict[str, Callable[..., float]] = {"least": min, "most": max}
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "open"
@@ -70,14 +88,20 @@ AGREES, DISAGREES, OPEN = "agrees", "disagrees", "open"
 
 def claims_table(studies: Mapping[str, StudyRecord]) -> str:
     """A row for each claim, a column for each study: what came out there."""
-    rows = [[claim.text, *(finding(claim, record) for record in studies.values())] for claim in CLAIMS]
+    rows = [
+        [claim.text, *(finding(claim, record) for record in studies.values())] for claim in CLAIMS
+    ]
     return markdown_table(Sheet("", ["the paper", *map(task_of, studies.values())], rows))
 
 
 def finding(claim: Claim, record: StudyRecord) -> str:
-    """The difference between the two points and its interval, and whether that agrees with the paper."""
+    """The difference between the two points and its interval, and whether that agrees with the
+    paper.
+    """
     panel = next((panel for panel in record.panels if panel.name == claim.study), None)
-    points = [None if panel is None else pick(panel, record, which) for which in (claim.one, claim.other)]
+    points = [
+        None if panel is None else pick(panel, record, which) for which in (claim.one, claim.other)
+    ]
     if points[0] is None or points[1] is None or points[0] == points[1]:
         return NOTHING
     (one, mine), (other, theirs) = points[0], points[1]
@@ -118,11 +142,13 @@ def number(label: str) -> float | None:
         return None
 
 
-def verdict(says: str, interval: Interval | None, *, margin: float = 0.0, neutral: float = 0.0) -> str:
+def verdict(
+    says: str, interval: Interval | None, *, margin: float = 0.0, neutral: float = 0.0
+) -> str:
     """Does the interval leave room for what the paper says, or for nothing else?
 
-    Better: above ``neutral``. Alike: within ``margin`` of zero. An interval that allows both leaves it open, and so
-    does none at all.
+    Better: above ``neutral``. Alike: within ``margin`` of zero. An interval that allows both leaves
+    it open, and so does none at all.
     """
     if interval is None:
         return OPEN
@@ -134,14 +160,22 @@ def verdict(says: str, interval: Interval | None, *, margin: float = 0.0, neutra
     return AGREES if holds else DISAGREES if fails else OPEN
 
 
-def deviation_ratio(mine: Sequence[float], theirs: Sequence[float]) -> tuple[float, Interval] | None:
-    """s₁/s₂ and its 95 % interval, by the F distribution of s₁²/s₂² for normal values; ``None`` if it has none."""
+def deviation_ratio(
+    mine: Sequence[float], theirs: Sequence[float]
+) -> tuple[float, Interval] | None:
+    """s₁/s₂ and its 95 % interval, by the F distribution of s₁²/s₂² for normal values; ``None`` if
+    it has none.
+    """
     spreads = Spread.of(mine), Spread.of(theirs)
     if any(spread is None or not spread.deviation for spread in spreads):
         return None
-    one, other = ((spread.deviation or math.nan, spread.count - 1) for spread in spreads if spread is not None)
+    one, other = (
+        (spread.deviation or math.nan, spread.count - 1) for spread in spreads if spread is not None
+    )
     ratio = one[0] / other[0]
-    low, high = (ratio / math.sqrt(stats.f.ppf(share, one[1], other[1])) for share in (0.975, 0.025))
+    low, high = (
+        ratio / math.sqrt(stats.f.ppf(share, one[1], other[1])) for share in (0.975, 0.025)
+    )
     return ratio, (float(low), float(high))
 
 
@@ -154,9 +188,13 @@ def margin_of(record: StudyRecord) -> float:
 
 
 def read(folder: Path) -> dict[str, StudyRecord]:
-    """The studies of which a run has finished, by the name of their folder; translation, as in the paper, first."""
+    """The studies of which a run has finished, by the name of their folder; translation, as in the
+    paper, first.
+    """
     found = {path.parent.name: load(path.parent) for path in sorted(folder.glob(f"*/{STUDY_FILE}"))}
-    begun = {name: record for name, record in found.items() if any(map(scores_by_seed, record.variants))}
+    begun = {
+        name: record for name, record in found.items() if any(map(scores_by_seed, record.variants))
+    }
     return dict(sorted(begun.items(), key=lambda item: (not is_translation(item[1]), item[0])))
 
 
@@ -169,7 +207,9 @@ def page(folder: Path) -> str:
     studies = read(folder)
     if not studies:
         return ""
-    margins = ", ".join(f"{margin_of(record):g} on {task_of(record)}" for record in studies.values())
+    margins = ", ".join(
+        f"{margin_of(record):g} on {task_of(record)}" for record in studies.values()
+    )
     summary = CLAIMS_INTRODUCTION.format(margins=margins).strip()
     parts = [TITLE, f"{summary}\n\n{claims_table(studies)}", READING]
     parts += [section(name, record, folder / name) for name, record in studies.items()]
@@ -179,11 +219,19 @@ def page(folder: Path) -> str:
 def section(name: str, record: StudyRecord, folder: Path) -> str:
     """A study: what it was made with, its picture, a table for each panel, and what failed."""
     found = findings(record)
-    parts = [f"## {task_of(record)}", about(record, folder), f"![{task_of(record)}]({picture_of(name).name})"]
+    parts = [
+        f"## {task_of(record)}",
+        about(record, folder),
+        f"![{task_of(record)}]({picture_of(name).name})",
+    ]
     for (panel, _), sheet in zip(found.panels, sheets(found), strict=True):
         parts.append(f"### {task_of(record)}: {panel.title}\n\n{markdown_table(sheet)}")
     runs = [run for variant in record.variants for run in variant.runs]
-    failed = [f"- no result: {run.folder}: {shortened(run.error)}" for run in runs if run.error is not None]
+    failed = [
+        f"- no result: {run.folder}: {shortened(run.error)}"
+        for run in runs
+        if run.error is not None
+    ]
     parts.append("\n".join([*(f"- {note}" for note in record.notes), *failed]))
     return "\n\n".join(part for part in parts if part)
 
@@ -194,10 +242,16 @@ def about(record: StudyRecord, folder: Path) -> str:
     options = shared["options"][record.method]
     runs = [run for variant in record.variants for run in variant.runs]
     done = [run for run in runs if run.score is not None]
-    so_far = f"{len(done)} of {counted(len(runs), 'run')} are done. " if len(done) < len(runs) else ""
+    so_far = (
+        f"{len(done)} of {counted(len(runs), 'run')} are done. " if len(done) < len(runs) else ""
+    )
     percent = ", in percent" if is_percentage(record.task) else ""
-    common = ", ".join(f"{name} {value_text(shared[name])}" for name in SETTINGS if shared.get(name) is not None)
-    own = ", ".join(f"{sign} = {value_text(options[name])}" for name, sign in SIGNS.items() if name in options)
+    common = ", ".join(
+        f"{name} {value_text(shared[name])}" for name in SETTINGS if shared.get(name) is not None
+    )
+    own = ", ".join(
+        f"{sign} = {value_text(options[name])}" for name, sign in SIGNS.items() if name in options
+    )
     made = [records.load(folder / run.folder / "record.json") for run in done]
     places = [run.environment for run in made]
     devices = sorted({str(place["device"]) for place in places})
@@ -291,5 +345,8 @@ Runs shared one busy GPU, those on STS-B as replayed CUDA graphs. Their times ar
 
 if __name__ == "__main__":
     if not (fresh := page(RECORDS)):
-        sys.exit(f"no run of a study has finished in {RECORDS.relative_to(ROOT)}; experiments/studies-*.toml say how")
+        sys.exit(
+            f"no run of a study has finished in {RECORDS.relative_to(ROOT)}; "
+            "experiments/studies-*.toml say how"
+        )
     keep(__doc__, PAGE, fresh, lambda folder: draw(RECORDS, folder))

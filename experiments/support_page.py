@@ -1,7 +1,9 @@
-"""Makes docs/support.md: what the doctor says of every model family, in every way of training that is supported.
+"""Makes docs/support.md: what the doctor says of every model family, in every way of training that
+is supported.
 
-python experiments/support_page.py            # examines small models of every family (a minute), and writes the page
-python experiments/support_page.py --check    # says whether the page is up to date
+python experiments/support_page.py            # examines small models of every family (a minute),
+and writes the page python experiments/support_page.py --check    # says whether the page is up to
+date
 """
 
 from __future__ import annotations
@@ -24,8 +26,20 @@ sys.path.insert(0, str(ROOT / "tests"))
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, lora_targets, tiny  # noqa: E402
 
 NAMES = {
-    **{"bert": "BERT", "roberta": "RoBERTa", "deberta-v2": "DeBERTa-v2", "albert": "ALBERT", "electra": "ELECTRA"},
-    **{"distilbert": "DistilBERT", "mpnet": "MPNet", "modernbert": "ModernBERT", "bart": "BART", "t5": "T5"},
+    **{
+        "bert": "BERT",
+        "roberta": "RoBERTa",
+        "deberta-v2": "DeBERTa-v2",
+        "albert": "ALBERT",
+        "electra": "ELECTRA",
+    },
+    **{
+        "distilbert": "DistilBERT",
+        "mpnet": "MPNet",
+        "modernbert": "ModernBERT",
+        "bart": "BART",
+        "t5": "T5",
+    },
     **{"marian": "Marian", "m2m100": "M2M100", "gpt2": "GPT-2", "llama": "Llama", "qwen": "Qwen"},
     **{"gpt2-lm": "GPT-2", "llama-lm": "Llama"},
 }
@@ -37,7 +51,9 @@ def plain(family: str) -> list[str]:
 
 
 def with_lora(family: str) -> list[str]:
-    config = peft.LoraConfig(r=2, target_modules=lora_targets(family), fan_in_fan_out="gpt2" in family)
+    config = peft.LoraConfig(
+        r=2, target_modules=lora_targets(family), fan_in_fan_out="gpt2" in family
+    )
     return failed(peft.get_peft_model(tiny(family), config))
 
 
@@ -84,9 +100,18 @@ def row(family: str) -> list[str]:
 
 def page(families: Sequence[str]) -> str:
     """The whole page."""
-    lines = [["family", "tried as", *WAYS], ["---", "---", *(":---:" for _ in WAYS)], *map(row, families)]
+    lines = [
+        ["family", "tried as", *WAYS],
+        ["---", "---", *(":---:" for _ in WAYS)],
+        *map(row, families),
+    ]
     return (
-        TEXT.strip() + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + AFTER.strip() + "\n"
+        TEXT.strip()
+        + "\n\n"
+        + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        + "\n\n"
+        + AFTER.strip()
+        + "\n"
     )
 
 

@@ -1,17 +1,20 @@
 """Steps of the Trainer at two commits, side by side: time and peak memory, round by round.
 
-    python experiments/trainer_steps.py pack carry OLD NEW            # both commits' src, for a machine without git
-    python experiments/trainer_steps.py measure OLD NEW --device cpu --out results/trainer-steps/cpu.json
-    python experiments/trainer_steps.py profile OLD NEW --only bert-tiny/eager/r3f
+    python experiments/trainer_steps.py pack carry OLD NEW            # both commits' src, for a
+    machine without git python experiments/trainer_steps.py measure OLD NEW --device cpu --out
+    results/trainer-steps/cpu.json python experiments/trainer_steps.py profile OLD NEW --only
+    bert-tiny/eager/r3f
 
-OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree trains in a process of
-its own (`trainer_steps_worker.py`), and so does the stock Trainer, which Standard is compared with. The processes take
-turns, in each round in the opposite order to the round before: A B B A. A ratio is taken within a round. Every
-comparison is repeated with new trainers, since a process may be lucky with where its memory lies.
+OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree
+trains in a process of its own (`trainer_steps_worker.py`), and so does the stock Trainer, which
+Standard is compared with. The processes take turns, in each round in the opposite order to the
+round before: A B B A. A ratio is taken within a round. Every comparison is repeated with new
+trainers, since a process may be lucky with where its memory lies.
 
-On the CPU the time is that of the process, in one thread, so other work on the machine hardly counts, and glibc is kept
-from giving memory back after each step: whether it can depends on where in the heap a few bytes happen to lie, and
-faulting the pages in again costs a small model several per cent of a step. Page faults are recorded.
+On the CPU the time is that of the process, in one thread, so other work on the machine hardly
+counts, and glibc is kept from giving memory back after each step: whether it can depends on where
+in the heap a few bytes happen to lie, and faulting the pages in again costs a small model several
+per cent of a step. Page faults are recorded.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.record import capture_environment, load_as, now, save_as
+from advreg.records.run import capture_environment, load_as, now, save_as
 
 WORKER = Path(__file__).with_name("trainer_steps_worker.py")
 STOCK, OLD, NEW = "stock", "old", "new"
 MODES = ("eager", "layers", "whole")
 METHODS = ("standard", "r3f", "arch, reuse", "arch, refresh")
 TRAINERS = {"standard": (STOCK, OLD, NEW)}  # who takes part; of other methods, old and new
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_MMAP_THRESHOLD_": "4000000000",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,7 @@ class Workload:
     """A model, and batches of random tokens for it.
 
     Args:
-        preset: of :mod:`advreg.hf.architectures`, or llama.
+        preset: of :mod:`advreg.lab.kinds.architectures`, or llama.
         settings: of its configuration, instead of the preset's.
         kind: classification, translation or continuation.
         device: cpu or cuda.
@@ -194,7 +201,8 @@ class Ratio:
 
     @classmethod
     def of(cls, mine: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """From order statistics, whatever the distribution: P(x₍ₖ₎ ≤ median ≤ x₍ₙ₊₁₋ₖ₎) = 1 − 2 P(Bin(n, ½) < k).
+        """From order statistics, whatever the distribution: P(x₍ₖ₎ ≤ median ≤ x₍ₙ₊₁₋ₖ₎) = 1 − 2
+        P(Bin(n, ½) < k).
 
         Example:
             >>> Ratio.of([2.0, 4.0, 3.0], [2.0, 2.0, 2.0])
@@ -206,7 +214,9 @@ class Ratio:
 
 
 def _rank(count: int) -> int:
-    """The largest k with 2 P(Bin(n, ½) < k) ≤ 5 %; 1 for few values, whose whole range covers less than 95 %."""
+    """The largest k with 2 P(Bin(n, ½) < k) ≤ 5 %; 1 for few values, whose whole range covers less
+    than 95 %.
+    """
     below, rank = 0.0, 0
     while (below := below + math.comb(count, rank) / 2**count) <= 0.025:
         rank += 1
@@ -274,10 +284,14 @@ def pack(folder: Path, commits: dict[str, str]) -> None:
     for name, commit in commits.items():
         place = folder / name
         place.mkdir(parents=True)
-        archive = subprocess.run(["git", "archive", commit, "src"], check=True, capture_output=True).stdout
+        archive = subprocess.run(
+            ["git", "archive", commit, "src"], check=True, capture_output=True
+        ).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
             packed.extractall(place, filter="data")
-        (place / "COMMIT").write_text(_git(Path(), "rev-parse", f"{commit}^{{commit}}") + "\n", encoding="utf-8")
+        (place / "COMMIT").write_text(
+            _git(Path(), "rev-parse", f"{commit}^{{commit}}") + "\n", encoding="utf-8"
+        )
 
 
 @contextmanager
@@ -286,7 +300,10 @@ def unpacked(texts: dict[str, str]) -> Iterator[dict[str, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         commits = {name: text for name, text in texts.items() if not Path(text).is_dir()}
         pack(Path(folder), commits)
-        yield {name: Path(folder) / name if name in commits else Path(text) for name, text in texts.items()}
+        yield {
+            name: Path(folder) / name if name in commits else Path(text)
+            for name, text in texts.items()
+        }
 
 
 def tree_of(name: str, folder: Path) -> Tree:
@@ -299,7 +316,9 @@ def tree_of(name: str, folder: Path) -> Tree:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -333,7 +352,10 @@ class Worker:
         self.about = self.answer()
         package = Path(self.about.pop("package"))
         if package != source / "advreg":
-            raise WorkerError(f"the worker of {folder} imported advreg from {package}; give a folder with src/advreg")
+            raise WorkerError(
+                f"the worker of {folder} imported advreg from {package}; give a folder with "
+                "src/advreg"
+            )
 
     def ask(self, do: str, **more: Any) -> None:
         assert self._process.stdin is not None
@@ -370,7 +392,9 @@ def workers(folders: dict[str, Path], device: str) -> Iterator[dict[str, Worker]
 
 
 @contextmanager
-def training(team: dict[str, Worker], name: str, mode: str, method: str) -> Iterator[dict[str, Worker]]:
+def training(
+    team: dict[str, Worker], name: str, mode: str, method: str
+) -> Iterator[dict[str, Worker]]:
     """Within, these workers wait between two rounds of a training each."""
     workload = WORKLOADS[name]
     about = {"workload": asdict(workload), "mode": mode, "steps": workload.steps}
@@ -398,7 +422,9 @@ def _failure(worker: Worker) -> str | None:
     return None
 
 
-def run_heat(team: dict[str, Worker], name: str, mode: str, method: str, rounds: int, repeat: int) -> Heat:
+def run_heat(
+    team: dict[str, Worker], name: str, mode: str, method: str, rounds: int, repeat: int
+) -> Heat:
     """One comparison."""
     team = {who: team[who] for who in TRAINERS.get(method, (OLD, NEW))}
     laps = {who: Laps(trainer=who) for who in team}
@@ -417,7 +443,14 @@ def run_heat(team: dict[str, Worker], name: str, mode: str, method: str, rounds:
                 laps[who] = replace(laps[who], **worker.answer())
     except WorkerError as problem:
         error = str(problem)
-    return Heat(workload=name, mode=mode, method=method, repeat=repeat, laps=list(laps.values()), error=error)
+    return Heat(
+        workload=name,
+        mode=mode,
+        method=method,
+        repeat=repeat,
+        laps=list(laps.values()),
+        error=error,
+    )
 
 
 # ---- commands
@@ -427,20 +460,27 @@ Job = tuple[str, str, str]  # workload, mode, method
 
 
 def jobs(device: str, only: Sequence[str]) -> list[Job]:
-    """Workload, mode and method of each comparison; ``only`` names some as ``bert-tiny/eager/r3f``, or a beginning."""
+    """Workload, mode and method of each comparison; ``only`` names some as ``bert-tiny/eager/r3f``,
+    or a beginning.
+    """
     known = [(name, mode, method) for name, of in WORKLOADS.items() for mode in MODES for method in METHODS
              if of.device == device]  # fmt: skip
     if not only:
-        return [job for job in known if job[1] in WORKLOADS[job[0]].modes and job[2] != "arch, refresh"]
+        return [
+            job for job in known if job[1] in WORKLOADS[job[0]].modes and job[2] != "arch, refresh"
+        ]
     asked = [tuple(text.split("/")) for text in only]
     for parts in asked:
         if not any(job[: len(parts)] == parts for job in known):
-            raise SystemExit(f"there is no {'/'.join(parts)} on {device}; there are {', '.join(map('/'.join, known))}")
+            raise SystemExit(
+                f"there is no {'/'.join(parts)} on {device}; there are "
+                f"{', '.join(map('/'.join, known))}"
+            )
     return [job for job in known if any(job[: len(parts)] == parts for parts in asked)]
 
 
 def measure(asked: argparse.Namespace) -> None:
-    from advreg.bench.run import hardware
+    from advreg.lab.bench.run import hardware
 
     started, heats = now(), []
     with unpacked({OLD: asked.old, NEW: asked.new}) as folders:
@@ -479,15 +519,22 @@ def say(record: StepsRecord, job: Job) -> None:
             memory = "" if one.memory is None else f", memory {one.memory:.3f}"
             time = f"{one.time.median:.3f} [{one.time.low:.3f}, {one.time.high:.3f}]"
             print(
-                f"{'/'.join(job)}: new / {one.against} {time}{memory}; ms {one.ms[0]:.2f}, {one.ms[1]:.2f}", flush=True
+                f"{'/'.join(job)}: new / {one.against} {time}{memory}; ms {one.ms[0]:.2f}, "
+                f"{one.ms[1]:.2f}",
+                flush=True,
             )
 
 
 def profile(asked: argparse.Namespace) -> None:
     """Print what each tree's step calls more often, or longer, than the other's."""
-    with unpacked({OLD: asked.old, NEW: asked.new}) as folders, workers(folders, asked.device) as team:
+    with (
+        unpacked({OLD: asked.old, NEW: asked.new}) as folders,
+        workers(folders, asked.device) as team,
+    ):
         for name, mode, method in jobs(asked.device, asked.only):
-            pair = {who: team[who] for who in ((STOCK, NEW) if asked.against == STOCK else (OLD, NEW))}
+            pair = {
+                who: team[who] for who in ((STOCK, NEW) if asked.against == STOCK else (OLD, NEW))
+            }
             with training(pair, name, mode, method):
                 found = []
                 for worker in pair.values():
@@ -499,11 +546,16 @@ def profile(asked: argparse.Namespace) -> None:
             print("\n".join(differences(*found)))
 
 
-def differences(theirs: dict[str, list[float]], mine: dict[str, list[float]], most: int = 40) -> Iterator[str]:
+def differences(
+    theirs: dict[str, list[float]], mine: dict[str, list[float]], most: int = 40
+) -> Iterator[str]:
     """The functions whose calls or times differ most."""
     zero = [0.0, 0.0]
     gaps = {
-        name: [one - other for one, other in zip(mine.get(name, zero), theirs.get(name, zero), strict=True)]
+        name: [
+            one - other
+            for one, other in zip(mine.get(name, zero), theirs.get(name, zero), strict=True)
+        ]
         for name in {*mine, *theirs}
     }
     for name, (calls, ms) in sorted(gaps.items(), key=lambda pair: -abs(pair[1][1]))[:most]:
@@ -511,7 +563,9 @@ def differences(theirs: dict[str, list[float]], mine: dict[str, list[float]], mo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     packing = commands.add_parser("pack")
     packing.add_argument("folder", type=Path)
@@ -524,7 +578,9 @@ def main() -> None:
         each.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
         each.add_argument("--only", action="append", default=[], metavar="WORKLOAD/MODE/METHOD")
         each.add_argument("--rounds", type=int, default=rounds)
-    measuring.add_argument("--repeats", type=int, default=2, help="of each comparison, with new trainers")
+    measuring.add_argument(
+        "--repeats", type=int, default=2, help="of each comparison, with new trainers"
+    )
     measuring.add_argument("--out", type=Path, required=True)
     measuring.set_defaults(run=measure)
     profiling.add_argument("--against", choices=(OLD, STOCK), default=OLD)

@@ -1,7 +1,8 @@
-"""One source tree's part in `trainer_steps.py`: trains one trainer at a time, round by round, when told to.
+"""One source tree's part in `trainer_steps.py`: trains one trainer at a time, round by round, when
+told to.
 
-Runs with the tree's `src` on PYTHONPATH and takes one JSON object a line on its standard input. It uses only what
-every compared commit has, so it imports nothing from the folder it lies in.
+Runs with the tree's `src` on PYTHONPATH and takes one JSON object a line on its standard input. It
+uses only what every compared commit has, so it imports nothing from the folder it lies in.
 
     {"do": "start", "workload": {…}, "mode": "eager", "method": "r3f", "steps": 8} → {"ready": true}
     {"do": "round"}                          → {"wall_ms": …, "cpu_ms": …, "page_faults": …}
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import importlib
 import json
 import os
 import platform
@@ -36,10 +38,17 @@ _WARMUP = 2  # epochs; the first fills ARCH's cache
 _SEED = 0
 
 
+def either(name: str, earlier: str) -> Any:
+    """A module of the tree by its name, or by the one it had at an earlier commit."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return importlib.import_module(earlier)
+
+
 def build_model(workload: dict[str, Any]) -> Any:
     """A preset of the tree, or a small Llama, with random weights."""
-    from advreg.hf.architectures import build
-
+    build = either("advreg.lab.kinds.architectures", "advreg.hf.architectures").build
     if workload["preset"] != "llama":
         return build(workload["preset"], seed=_SEED, settings=workload["settings"])
     torch.manual_seed(_SEED)
@@ -64,7 +73,9 @@ def draw_samples(model: Any, workload: dict[str, Any], count: int) -> list[dict[
 
 
 def build_method(name: str) -> Any:
-    """The method with its defaults; ARCH refreshes its cache in the first epoch alone, or in every one."""
+    """The method with its defaults; ARCH refreshes its cache in the first epoch alone, or in every
+    one.
+    """
     from advreg.methods import create
 
     if not name.startswith("arch"):
@@ -74,13 +85,12 @@ def build_method(name: str) -> Any:
 
 def build_trainer(job: dict[str, Any], folder: str, callback: TrainerCallback) -> Any:
     """The stock Trainer or the tree's own, on a fresh model."""
-    from advreg.hf.compiling import compile_layers
     from advreg.hf.trainer import AdversarialTrainer
 
     workload, steps = job["workload"], job["steps"] + 1
     model = build_model(workload)
     if job["mode"] == "layers":
-        compile_layers(model)
+        either("advreg.hf.patches.compile_layers", "advreg.hf.compiling").compile_layers(model)
     arguments = TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=workload["batch"],
@@ -103,7 +113,11 @@ def build_trainer(job: dict[str, Any], folder: str, callback: TrainerCallback) -
         "data_collator": transformers.default_data_collator,
     }
     stock = job["method"] == STOCK
-    trainer: Any = Trainer(**given) if stock else AdversarialTrainer(**given, method=build_method(job["method"]))
+    trainer: Any = (
+        Trainer(**given)
+        if stock
+        else AdversarialTrainer(**given, method=build_method(job["method"]))
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(callback)
     return trainer
@@ -137,7 +151,9 @@ class Rounds(TrainerCallback):
         self.seen += 1
         if self.seen != self.steps + 1:
             return
-        spent = [(end - begin) / self.steps for end, begin in zip(self.now(), self.begun, strict=True)]
+        spent = [
+            (end - begin) / self.steps for end, begin in zip(self.now(), self.begun, strict=True)
+        ]
         if self.profiler is not None:
             self.profiler.disable()
         gc.enable()
@@ -160,13 +176,19 @@ class Rounds(TrainerCallback):
     def take_command(self) -> None:
         self.command = json.loads(sys.stdin.readline())
         self.left = self.command.get("rounds", 1)
-        self.profiler = cProfile.Profile(time.process_time) if self.command["do"] == "profile" else None
+        self.profiler = (
+            cProfile.Profile(time.process_time) if self.command["do"] == "profile" else None
+        )
 
     def now(self) -> tuple[float, float, int]:
         """Seconds on the clock, seconds of this process, page faults."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter(), time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        return (
+            time.perf_counter(),
+            time.process_time(),
+            resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+        )
 
 
 def per_step(profiler: cProfile.Profile, steps: int) -> dict[str, list[float]]:

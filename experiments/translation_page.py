@@ -1,14 +1,16 @@
-"""docs/results/translation.md and its picture, from the records in results/translation and results/cost.
+"""docs/results/translation.md and its picture, from the records in results/translation and
+results/cost.
 
 python experiments/translation_page.py            # writes them
 python experiments/translation_page.py --check    # says whether they are up to date
 
-A part whose records are not there is left out: comparisons (``*/compare.json``), studies (``neighbours/study.json``,
-``dropout/study.json``), single runs of other schedules (``schedules/*/record.json``) and on a CPU
-(``cpu/*/record.json``), ``speed.jsonl`` of translation_speed.py, ``attention.jsonl`` of attention_speed.py,
-``decoding.jsonl`` of decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the
-same model in the same way are one, made in several parts. Times come from ``results/cost/translation*.json``, a bench
-for each model.
+A part whose records are not there is left out: comparisons (``*/compare.json``), studies
+(``neighbours/study.json``, ``dropout/study.json``), single runs of other schedules
+(``schedules/*/record.json``) and on a CPU (``cpu/*/record.json``), ``speed.jsonl`` of
+translation_speed.py, ``attention.jsonl`` of attention_speed.py, ``decoding.jsonl`` of
+decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same
+model in the same way are one, made in several parts. Times come from
+``results/cost/translation*.json``, a bench for each model.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ from translation_texts import (
     TITLE,
 )
 
-from advreg.bench.figures import contender, over_a_run, within_rounds
-from advreg.bench.record import BenchRecord, Spread
 from advreg.core.schedule import RefreshEvery
-from advreg.recipes.study_record import STUDY_FILE
-from advreg.recipes.study_record import load as load_study
-from advreg.record import RunRecord, load_all
-from advreg.report.compare import STANDARD, results
-from advreg.report.curves import curve, draw_norms
-from advreg.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
-from advreg.report.student import Spread as SeedSpread
-from advreg.report.study import findings
-from advreg.report.study import to_markdown as study_to_markdown
-from advreg.report.words import NOTHING, method_name, method_order, metric_name, task_name
+from advreg.lab.bench.figures import contender, over_a_run, within_rounds
+from advreg.lab.report.compare import STANDARD, results
+from advreg.lab.report.curves import curve, draw_norms
+from advreg.lab.report.labels import NOTHING, method_name, method_order, metric_name, task_name
+from advreg.lab.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
+from advreg.lab.report.statistics import Spread as SeedSpread
+from advreg.lab.report.study import findings
+from advreg.lab.report.study import to_markdown as study_to_markdown
+from advreg.records.bench import BenchRecord, Spread
+from advreg.records.run import RunRecord, load_all
+from advreg.records.study import STUDY_FILE
+from advreg.records.study import load as load_study
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "translation.md"
 PICTURE = "translation-norms.svg"
@@ -71,7 +73,14 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
     parts = [TITLE, aims(found)]
     parts += [comparison(compared, found.benches) for compared in found.comparisons]
     parts += [schedules(found), on_cpu(found), times(found.benches), norms(found), strength(found)]
-    parts += [borrowed(found), *studies(folder), speed(found), attention(found), decoding(found), READING]
+    parts += [
+        borrowed(found),
+        *studies(folder),
+        speed(found),
+        attention(found),
+        decoding(found),
+        READING,
+    ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -90,9 +99,16 @@ def aims(found: Records) -> str:
 
 
 def time_aims(bench: BenchRecord) -> list[list[str]]:
-    rounds, of = rounds_of(bench, bench.settings["epochs"]), f"whole schedule, {bench.settings['model']}"
+    rounds, of = (
+        rounds_of(bench, bench.settings["epochs"]),
+        f"whole schedule, {bench.settings['model']}",
+    )
     return [
-        [f"ARCH / {method_name(other)}, {of}", f"≤ {most:.2f}", quartiles(within_rounds(rounds[ARCH], rounds[other]))]
+        [
+            f"ARCH / {method_name(other)}, {of}",
+            f"≤ {most:.2f}",
+            quartiles(within_rounds(rounds[ARCH], rounds[other])),
+        ]
         for other, most in TIME_AIMS.items()
         if other in rounds
     ]
@@ -110,10 +126,22 @@ def quartiles(values: Sequence[float], digits: int = 3) -> str:
 
 def speed_aims(found: Records) -> list[list[str]]:
     """What was measured last with each model and size of batch."""
-    sizes = ("task", "model", "precision", "max_tokens", "batches_per_update", "round_lengths", "how")
+    sizes = (
+        "task",
+        "model",
+        "precision",
+        "max_tokens",
+        "batches_per_update",
+        "round_lengths",
+        "how",
+    )
     last = {tuple(map(line.get, sizes)): line for line in speed_lines(found)}
     return [
-        [f"trainer / bare loop, target tokens a second, {about_batches(line)}", "≥ 0.95", shares(line)]
+        [
+            f"trainer / bare loop, target tokens a second, {about_batches(line)}",
+            "≥ 0.95",
+            shares(line),
+        ]
         for line in last.values()
     ]
 
@@ -138,11 +166,15 @@ def reach(values: Sequence[float]) -> str:
 
 
 def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
-    """Scores, time and the paper's figures for each task; then the differences, and what a reader must know."""
+    """Scores, time and the paper's figures for each task; then the differences, and what a reader
+    must know.
+    """
     found = results(compared.record, compared.runs)
     models = compared.record.settings["model"]
     parts = [f"## Scores, {models}", about(compared)]
-    parts += [f"### {task_name(task)}\n\n{scores(compared, task, benches)}" for task in compared.tasks]
+    parts += [
+        f"### {task_name(task)}\n\n{scores(compared, task, benches)}" for task in compared.tasks
+    ]
     differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
     parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
     told = notes(found)
@@ -153,7 +185,11 @@ def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
 def about(compared: Compared) -> str:
     """What all runs share."""
     values = {name: compared.settings(name) for name in SHARED}
-    told = ", ".join(f"{name} {value}" for name, (value, *more) in values.items() if value is not None and not more)
+    told = ", ".join(
+        f"{name} {value}"
+        for name, (value, *more) in values.items()
+        if value is not None and not more
+    )
     return f"What all runs share: {told}."
 
 
@@ -174,25 +210,41 @@ def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) ->
             *(spread_text(SeedSpread.of(each), asked) for each in finite),
             *cost(one, benches),
         ]
-        rows.append([*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])])
-    header = ["", *map(metric_name, metrics), "passes a step", "time, × Standard", *(["paper"] if paper else [])]
+        rows.append(
+            [*row, *([f"{paper[method]:.1f}" if method in paper else NOTHING] if paper else [])]
+        )
+    header = [
+        "",
+        *map(metric_name, metrics),
+        "passes a step",
+        "time, × Standard",
+        *(["paper"] if paper else []),
+    ]
     return f"{table(header, rows)}\n\n{how_scored(first, metrics, compared.own_of(task))}"
 
 
 def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
-    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's in a bench."""
+    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's
+    in a bench.
+    """
     passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
     bench = benches.get(run.training.more["model"])
     if bench is None:
         return [passes, NOTHING]
-    rounds = rounds_of(bench, run.training.epochs, RefreshEvery(run.method.settings.get("refresh_every")))
+    rounds = rounds_of(
+        bench, run.training.epochs, RefreshEvery(run.method.settings.get("refresh_every"))
+    )
     return [passes, quartiles(within_rounds(rounds.get(run.method.name, []), rounds[STANDARD]), 2)]
 
 
 def how_scored(run: RunRecord, metrics: Iterable[str], own: Sequence[str]) -> str:
-    """What was trained and scored, and how; ``own`` is what the task's runs share with no other's."""
+    """What was trained and scored, and how; ``own`` is what the task's runs share with no
+    other's.
+    """
     details = run.task.details
-    signatures = "; ".join(f"{metric_name(name)} `{details['signatures'][name]}`" for name in metrics)
+    signatures = "; ".join(
+        f"{metric_name(name)} `{details['signatures'][name]}`" for name in metrics
+    )
     search, sizes = details["decoding"], run.task.sizes
     trained = ", ".join([f"Trained on {sizes['train']:,} pairs", *own])
     return (
@@ -209,8 +261,18 @@ def schedules(found: Records) -> str:
     runs = load_all(found.folder, "schedules/*/record.json")
     if not runs:
         return ""
-    header = ["", "epochs", "tokens an update", "updates", "learning rate", metric_name(METRICS[0]), "paper"]
-    return "\n\n".join([SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), made_by(runs)])
+    header = [
+        "",
+        "epochs",
+        "tokens an update",
+        "updates",
+        "learning rate",
+        metric_name(METRICS[0]),
+        "paper",
+    ]
+    return "\n\n".join(
+        [SCHEDULES.strip(), table(header, [*map(schedule_row, runs)]), made_by(runs)]
+    )
 
 
 def schedule_row(run: RunRecord) -> list[str]:
@@ -254,7 +316,9 @@ def cpu_row(run: RunRecord) -> list[str]:
 
 
 def times(benches: Mapping[str, BenchRecord]) -> str:
-    """Time of the steps of each kind of epoch, and of whole schedules: the paper's figure of wall time."""
+    """Time of the steps of each kind of epoch, and of whole schedules: the paper's figure of wall
+    time.
+    """
     return "\n\n".join([EPOCHS.strip(), *map(time_table, benches.values())]) if benches else ""
 
 
@@ -266,18 +330,27 @@ def time_table(bench: BenchRecord) -> str:
     for row, _, _ in over_a_run(measured, epochs):
         kinds = (steps.get(f"{contender(row)}, refresh", []), steps[row.name])
         ratios = (within_rounds(whole[row.method], whole.get(name, [])) for name in AGAINST)
-        rows.setdefault(row.method, [method_name(row.method), *(quartiles(each, 2) for each in (*kinds, *ratios))])
+        rows.setdefault(
+            row.method,
+            [method_name(row.method), *(quartiles(each, 2) for each in (*kinds, *ratios))],
+        )
     header = ["", "refresh epoch, × Standard", "other epoch, × Standard"]
     header += [f"whole, × {method_name(name)}" for name in AGAINST]
     schedule = f"{bench.settings['model']}, {epochs} epochs, a refresh every {bench.settings['refresh_every']}"
-    return f"{schedule}:\n\n{table(header, [rows[name] for name in sorted(rows, key=method_order)])}"
+    return (
+        f"{schedule}:\n\n{table(header, [rows[name] for name in sorted(rows, key=method_order)])}"
+    )
 
 
 AGAINST = (STANDARD, "smart", "r3f")
 
 
-def rounds_of(bench: BenchRecord, epochs: int, schedule: RefreshEvery | None = None) -> dict[str, list[float]]:
-    """Mean time of a step of each method over a run, round by round; of variants of a method that of the first."""
+def rounds_of(
+    bench: BenchRecord, epochs: int, schedule: RefreshEvery | None = None
+) -> dict[str, list[float]]:
+    """Mean time of a step of each method over a run, round by round; of variants of a method that
+    of the first.
+    """
     found: dict[str, list[float]] = {}
     for row, _, rounds in over_a_run(bench.panels[0].rows, epochs, schedule):
         found.setdefault(row.method, rounds)
@@ -288,16 +361,27 @@ def rounds_of(bench: BenchRecord, epochs: int, schedule: RefreshEvery | None = N
 
 
 def norms(found: Records) -> str:
-    """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls whatever the method."""
-    columns = [(compared, task) for compared, task in found.pairs if set(REGULARISED) & set(compared.methods(task))]
+    """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls
+    whatever the method.
+    """
+    columns = [
+        (compared, task)
+        for compared, task in found.pairs
+        if set(REGULARISED) & set(compared.methods(task))
+    ]
     if not columns:
         return ""
     rows = []
     for method in sorted(REGULARISED, key=method_order):
         row = [variance(compared, task, method) for compared, task in columns]
         base = [variance(compared, task, "smart") for compared, task in columns]
-        rows.append([method_name(method), *(against(*pair) for pair in zip(row, base, strict=True))])
-    header = ["variance of the norm (× SMART)", *(compared.title(task) for compared, task in columns)]
+        rows.append(
+            [method_name(method), *(against(*pair) for pair in zip(row, base, strict=True))]
+        )
+    header = [
+        "variance of the norm (× SMART)",
+        *(compared.title(task) for compared, task in columns),
+    ]
     return f"{NORMS.strip()}\n\n{table(header, rows)}\n\n![gradient norms over training]({PICTURE})"
 
 
@@ -323,7 +407,9 @@ def draw(found: Records, path: Path) -> bool:
     }
     if not runs:
         return False
-    names = {f"{each.name}/{task}": each.title(task) for each in found.comparisons for task in each.tasks}
+    names = {
+        f"{each.name}/{task}": each.title(task) for each in found.comparisons for task in each.tasks
+    }
     draw_norms(runs, path, names, settled=True)
     return True
 
@@ -342,7 +428,13 @@ def strength(found: Records) -> str:
             texts = [f"{100 * share:.1f} %", *(f"{value:.3f}" for value in last)]
             named = f"{compared.title(task)}, {method_name(method)}"
             rows.append([named, *(NOTHING if text.startswith("nan") else text for text in texts)])
-    header = ["", "penalty / task loss", "task loss, last epoch", "penalty, last epoch", "‖δ‖, last epoch"]
+    header = [
+        "",
+        "penalty / task loss",
+        "task loss, last epoch",
+        "penalty, last epoch",
+        "‖δ‖, last epoch",
+    ]
     return f"{STRENGTH.strip()}\n\n{table(header, rows)}" if rows else ""
 
 
@@ -367,9 +459,17 @@ def borrowed(found: Records) -> str:
             ]
             for name, way in line["ways"].items()
         ]
-        header = ["δ", "‖δ‖", "1000 KL a token", "of what masks do", "1000 KL, minus a random neighbour's"]
+        header = [
+            "δ",
+            "‖δ‖",
+            "1000 KL a token",
+            "of what masks do",
+            "1000 KL, minus a random neighbour's",
+        ]
         parts.append(f"{about_model(line)}\n\n{table(header, rows)}")
-    return "\n\n".join([*parts, provenance([made for line in lines for made in (line["trained"], line)])])
+    return "\n\n".join(
+        [*parts, provenance([made for line in lines for made in (line["trained"], line)])]
+    )
 
 
 MASKS = "none, other dropout masks"
@@ -384,7 +484,8 @@ def against_random(more: Mapping[str, Any] | None) -> str:
 
 def about_model(line: Mapping[str, Any]) -> str:
     return (
-        f"{task_name(line['task'])}, {line['model']}, {method_name(line['method'])} for {line['epochs']} epochs "
+        f"{task_name(line['task'])}, {line['model']}, {method_name(line['method'])} for "
+        f"{line['epochs']} epochs "
         f"(sacreBLEU {line['bleu']:.1f}), dropout {line['dropout']:g}, ε {line['radius']:g}; "
         f"{line['cached']:,} pairs are cached, {line['pairs']:,} others were measured:"
     )
@@ -394,7 +495,8 @@ def studies(folder: Path) -> list[str]:
     """The tables of the studies there are, as they are."""
     there = {name: text for name, text in STUDIES.items() if (folder / name / STUDY_FILE).is_file()}
     return [
-        f"{text.strip()}\n\n{study_to_markdown(findings(load_study(folder / name)))}" for name, text in there.items()
+        f"{text.strip()}\n\n{study_to_markdown(findings(load_study(folder / name)))}"
+        for name, text in there.items()
     ]
 
 
@@ -403,14 +505,22 @@ def speed(found: Records) -> str:
     if not lines:
         return ""
     rows = [
-        [about_batches(line), *(f"{statistics.median(line[name]):,.0f}" for name in RATES), shares(line)]
+        [
+            about_batches(line),
+            *(f"{statistics.median(line[name]):,.0f}" for name in RATES),
+            shares(line),
+        ]
         for line in lines
     ]
     header = ["", "bare loop", "trainer", "trainer / bare loop"]
     return f"{SPEED.strip()}\n\n{table(header, rows)}\n\n{provenance(lines)}"
 
 
-COMPILED = {"layers": "compiled layers", "short": "compiled layers, short attention", "whole": "compiled as a whole"}
+COMPILED = {
+    "layers": "compiled layers",
+    "short": "compiled layers, short attention",
+    "whole": "compiled as a whole",
+}
 RATES = ("bare_tokens_per_second", "our_tokens_per_second")
 
 
@@ -419,7 +529,10 @@ def speed_lines(found: Records) -> list[Mapping[str, Any]]:
     lines = []
     for line in found.lines("speed.jsonl"):
         compiled = line.get("compiled", {}).items()
-        lines += [line, *({**line, **facts, "how": f", {COMPILED[what]}"} for what, facts in compiled)]
+        lines += [
+            line,
+            *({**line, **facts, "how": f", {COMPILED[what]}"} for what, facts in compiled),
+        ]
     return lines
 
 
@@ -437,17 +550,27 @@ def shares(line: Mapping[str, Any]) -> str:
 
 
 def attention(found: Records) -> str:
-    """Kernels of attention over short rows beside PyTorch's: what a GPU takes for them, and what a host does."""
+    """Kernels of attention over short rows beside PyTorch's: what a GPU takes for them, and what a
+    host does.
+    """
     lines = found.lines("attention.jsonl")
     parts = []
     for line in lines:
         rows = [
-            [f"{each['length']}, {kind}", *(f"{each[kind][way][time]:.2f}" for time in ATTENTION for way in KERNELS)]
+            [
+                f"{each['length']}, {kind}",
+                *(f"{each[kind][way][time]:.2f}" for time in ATTENTION for way in KERNELS),
+            ]
             for each in line["lengths"]
             for kind in ("padded", "causal")
         ]
-        header = ["tokens of a row", *(f"{told}, {way}" for told in ATTENTION.values() for way in KERNELS.values())]
-        what = f"{line['positions']:,} positions, {line['heads']} heads of width {line['width']}, bf16"
+        header = [
+            "tokens of a row",
+            *(f"{told}, {way}" for told in ATTENTION.values() for way in KERNELS.values()),
+        ]
+        what = (
+            f"{line['positions']:,} positions, {line['heads']} heads of width {line['width']}, bf16"
+        )
         parts.append(f"{what}, ms forward and backward:\n\n{table(header, rows)}")
     return "\n\n".join([SHORT.strip(), *parts, provenance(lines)]) if parts else ""
 
@@ -471,7 +594,13 @@ def decoding(found: Records) -> str:
             ]
             for order in line["orders"]
         ]
-        header = ["order of the lines", "tokens a batch", "s", *map(metric_name, names), "lines that differ"]
+        header = [
+            "order of the lines",
+            "tokens a batch",
+            "s",
+            *map(metric_name, names),
+            "lines that differ",
+        ]
         what = f"{task_name(line['task'])}, {line['model']}, {line['sentences']:,} sentences, beam "
         parts.append(f"{what}{line['beam']}, {line['precision']}:\n\n{table(header, rows)}")
     return "\n\n".join([DECODING.strip(), *parts, provenance(lines)]) if parts else ""
@@ -493,7 +622,9 @@ def made_by(runs: Iterable[RunRecord]) -> str:
 
 def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
     """How to repeat what was measured, each command once."""
-    made = dict.fromkeys(f"- commit {line['commit'][:7]}, {line['device']}: `{line['command']}`" for line in lines)
+    made = dict.fromkeys(
+        f"- commit {line['commit'][:7]}, {line['device']}: `{line['command']}`" for line in lines
+    )
     return "\n".join(["Made by:", "", *made])
 
 

@@ -1,4 +1,6 @@
-"""The records behind docs/results/translation.md: comparisons, of which several may be one, and the benches."""
+"""The records behind docs/results/translation.md: comparisons, of which several may be one, and the
+benches.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from advreg.bench.record import BenchRecord
-from advreg.bench.record import load as load_bench
-from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord
-from advreg.recipes.settings import decisive
-from advreg.record import RunRecord
-from advreg.report.compare import read
-from advreg.report.words import method_name, method_order, task_name
+from advreg.lab.report.compare import read
+from advreg.lab.report.labels import method_name, method_order, task_name
+from advreg.lab.runs.settings import decisive
+from advreg.records.bench import BenchRecord
+from advreg.records.bench import load as load_bench
+from advreg.records.compare import COMPARE_FILE, CompareRecord
+from advreg.records.run import RunRecord
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RECORDS = RESULTS / "translation"
@@ -24,7 +26,15 @@ ARCH = "arch"
 
 # what the runs of a comparison have in common, unless a method has its own
 SHARED = (
-    *("epochs", "vocabulary", "max_tokens", "update_tokens", "learning_rate", "warmup_steps", "model_dropout"),
+    *(
+        "epochs",
+        "vocabulary",
+        "max_tokens",
+        "update_tokens",
+        "learning_rate",
+        "warmup_steps",
+        "model_dropout",
+    ),
     *("label_smoothing", "precision", "weights", "judge"),
 )
 
@@ -42,7 +52,9 @@ class Compared:
     @property
     def tasks(self) -> list[str]:
         """Those that have a finished run."""
-        return [task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)]
+        return [
+            task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)
+        ]
 
     def methods(self, task: str) -> list[str]:
         """Those that have a finished run on a task, in the order of tables."""
@@ -50,7 +62,11 @@ class Compared:
 
     def of(self, task: str, method: str) -> dict[int, RunRecord]:
         """The runs of a method on a task, by seed."""
-        return {seed: run for (name, mine, seed), run in self.runs.items() if (name, mine) == (task, method)}
+        return {
+            seed: run
+            for (name, mine, seed), run in self.runs.items()
+            if (name, mine) == (task, method)
+        }
 
     def asked(self, task: str, method: str) -> int:
         """How many seeds there were to be."""
@@ -62,29 +78,43 @@ class Compared:
 
     @property
     def terms(self) -> str:
-        """What its runs share whatever the task and the method, which may have a learning rate of its own; and however
-        they were computed."""
+        """What its runs share whatever the task and the method, which may have a learning rate of
+        its own; and however they were computed."""
         own = {"options": None, "learning_rate": None}
         return json.dumps({**decisive(self.record.tasks[0].settings), **own}, sort_keys=True)
 
     def settings(self, name: str, task: str | None = None) -> set[Any]:
         """The values that a setting has in its runs, or in those of a task."""
-        return {run.training.more.get(name) for (of, _, _), run in self.runs.items() if task in (None, of)}
+        return {
+            run.training.more.get(name)
+            for (of, _, _), run in self.runs.items()
+            if task in (None, of)
+        }
 
     def named(self, task: str, run: RunRecord) -> str:
         """A run's method, and what is its own among those of its task."""
-        own = [f"{name} {run.training.more[name]}" for name in SHARED if len(self.settings(name, task)) > 1]
+        own = [
+            f"{name} {run.training.more[name]}"
+            for name in SHARED
+            if len(self.settings(name, task)) > 1
+        ]
         return ", ".join([method_name(run.method.name), *own])
 
     def own_of(self, task: str) -> list[str]:
         """What all runs of a task share, and those of other tasks do not."""
-        values = {name: self.settings(name, task) for name in SHARED if len(self.settings(name)) > 1}
+        values = {
+            name: self.settings(name, task) for name in SHARED if len(self.settings(name)) > 1
+        }
         return [f"{name} {next(iter(value))}" for name, value in values.items() if len(value) == 1]
 
     def joined(self, other: Compared) -> Compared:
-        """One comparison of two on the same terms; a run that both were to make is the one that did not fail."""
+        """One comparison of two on the same terms; a run that both were to make is the one that did
+        not fail.
+        """
         mine, theirs = self.record, other.record
-        entries = sorted([*mine.runs, *theirs.runs], key=lambda run: run.error is None)  # the last one counts
+        entries = sorted(
+            [*mine.runs, *theirs.runs], key=lambda run: run.error is None
+        )  # the last one counts
         runs = {(run.task, run.method, run.seed): run for run in entries}
         record = replace(
             mine,
@@ -125,4 +155,8 @@ class Records:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+        return (
+            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.is_file()
+            else []
+        )

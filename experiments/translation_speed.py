@@ -34,14 +34,14 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
-from advreg.hf.attention import for_any_shape, short_attention
-from advreg.hf.compiling import compile_layers
-from advreg.hf.head import IGNORED
-from advreg.hf.layerdrop import draws_in_vain, layers_kept
-from advreg.hf.run import device_name, quiet_libraries, report_steps
-from advreg.hf.translator import TranslationJob, TranslationTrainer
-from advreg.recipes.translation import Plan, load_parallel, make_job, prepare_data
-from advreg.recipes.translation_settings import TranslationSettings
+from advreg.hf.patches.compile_layers import compile_layers
+from advreg.hf.patches.layerdrop import draws_in_vain, layers_kept
+from advreg.hf.view.head import IGNORED
+from advreg.lab.kinds.attention import for_any_shape, short_attention
+from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries, report_steps
+from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer
+from advreg.lab.runs.translation import Plan, load_parallel, make_job, prepare_data
+from advreg.lab.runs.translation_settings import TranslationSettings
 
 WARMUP = 4
 
@@ -106,12 +106,20 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
 
 def loop_over(model: Any, turn: Turn, device: torch.device) -> float:
     job, smoothing = turn.job, turn.job.fields["label_smoothing_factor"]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda")
-    half = torch.autocast(device.type, torch.bfloat16) if job.precision == "bf16" else contextlib.nullcontext()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda"
+    )
+    half = (
+        torch.autocast(device.type, torch.bfloat16)
+        if job.precision == "bf16"
+        else contextlib.nullcontext()
+    )
     if turn.compiles_layers:
         compile_layers(model)
     called = torch.compile(model) if turn.compiled == "whole" else model
-    layers = layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
+    layers = (
+        layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
+    )
     begun, tokens = 0.0, 0
     for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):
         if number == turn.warmup:
@@ -224,7 +232,11 @@ class Speeds:
         return {
             "bare_tokens_per_second": self.bare,
             "our_tokens_per_second": self.ours,
-            "share": {"median": statistics.median(shares), "least": min(shares), "most": max(shares)},
+            "share": {
+                "median": statistics.median(shares),
+                "least": min(shares),
+                "most": max(shares),
+            },
             **({"graphs": self.graphs} if self.turn.compiled != "nothing" else {}),
         }
 
@@ -235,7 +247,10 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_data(settings, load_parallel(settings), Path(folder), lambda _: None)
         job = make_job(Plan(settings, prepared, "standard", 0, Path(folder)))
-    speeds = {way: Speeds(Turn(job, asked.updates, way), [], [], {}) for way in ("nothing", *asked.compile)}
+    speeds = {
+        way: Speeds(Turn(job, asked.updates, way), [], [], {})
+        for way in ("nothing", *asked.compile)
+    }
     for _ in range(asked.rounds):
         for each in speeds.values():
             each.take(device)
@@ -259,15 +274,23 @@ def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--task", default="multi30k-en-de")
     parser.add_argument("--model", default="transformer-base")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[8192, 32768])
-    parser.add_argument("--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it")
     parser.add_argument(
-        "--compile", nargs="*", choices=["layers", "short", "whole"], default=[], help="both compiled too"
+        "--round-lengths", type=int, nargs="+", default=[1], help="widths are multiples of it"
+    )
+    parser.add_argument(
+        "--compile",
+        nargs="*",
+        choices=["layers", "short", "whole"],
+        default=[],
+        help="both compiled too",
     )
     parser.add_argument("--update-tokens", type=int, default=64_000)
     parser.add_argument("--updates", type=int, default=10)

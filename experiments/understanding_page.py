@@ -16,24 +16,32 @@ from typing import Any
 
 from pages import commits_of, keep, logged_mean
 
-from advreg import record as records
 from advreg.cli.probe import by_task
 from advreg.cli.probe import draw as draw_probing
-from advreg.recipes.compare_record import COMPARE_FILE, CompareRecord, score_of
-from advreg.recipes.probe_record import ProbeRecord
-from advreg.recipes.study_record import STUDY_FILE
-from advreg.recipes.study_record import load as load_study
-from advreg.record import RunRecord, load_as
-from advreg.report.compare import Results, Runs, read, results
-from advreg.report.curves import draw_norms
-from advreg.report.render import Sheet, best_places, difference_text, markdown_table, spread_text, to_markdown
-from advreg.report.student import Spread
-from advreg.report.words import NOTHING, TASK_NAMES, method_name, task_name
+from advreg.lab.report.compare import Results, Runs, read, results
+from advreg.lab.report.curves import draw_norms
+from advreg.lab.report.labels import NOTHING, TASK_NAMES, method_name, task_name
+from advreg.lab.report.render import (
+    Sheet,
+    best_places,
+    difference_text,
+    markdown_table,
+    spread_text,
+    to_markdown,
+)
+from advreg.lab.report.statistics import Spread
+from advreg.records import run as records
+from advreg.records.compare import COMPARE_FILE, CompareRecord, score_of
+from advreg.records.probe import ProbeRecord
+from advreg.records.run import RunRecord, load_as
+from advreg.records.study import STUDY_FILE
+from advreg.records.study import load as load_study
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, PAGE = ROOT / "results" / "understanding", ROOT / "docs" / "results" / "understanding.md"
 
-# Zuo et al. 2021, tb:glue-results: BERT-base and ARCH on dev, main score of each task (a pair of metrics: their mean)
+# Zuo et al. 2021, tb:glue-results: BERT-base and ARCH on dev, main score of each task (a pair of
+# metrics: their mean)
 PAPER_GAINS = {"rte": 8.7, "mrpc": (3.9 + 2.6) / 2, "cola": 6.4, "sst2": 0.7, "stsb": 1.4}
 
 
@@ -41,7 +49,12 @@ def page(folder: Path) -> str:
     """The whole page."""
     parts = [TITLE]
     for compared in sorted(path.parent for path in folder.glob(f"*/{COMPARE_FILE}")):
-        parts += [comparison(compared), dropouts(compared), anli(results(*read(compared))), paper(compared)]
+        parts += [
+            comparison(compared),
+            dropouts(compared),
+            anli(results(*read(compared))),
+            paper(compared),
+        ]
         parts += [strength(compared), NORMS.format(picture=picture_of(compared))]
     parts.append(equal_dropout(folder / "minilm-ten", folder.parent / "studies" / "stsb"))
     parts += [probing(path) for path in probings(folder)]
@@ -87,12 +100,15 @@ def about(record: CompareRecord, runs: Runs) -> str:
 
 
 def dropouts(folder: Path) -> str:
-    """The encoder's dropout of each method, where it differs: then it has a part in the differences."""
+    """The encoder's dropout of each method, where it differs: then it has a part in the
+    differences.
+    """
     found: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (task, method), dropout in dropouts_of(read(folder)[1]).items():
         found[task][dropout].append(method_name(method))
     told = [
-        f"{task_name(task)}: {'; '.join(f'{value:g} for ' + ', '.join(names) for value, names in sorted(by.items()))}"
+        f"{task_name(task)}: "
+        f"{'; '.join(f'{value:g} for ' + ', '.join(names) for value, names in sorted(by.items()))}"
         for task, by in found.items()
         if len(by) > 1
     ]
@@ -114,23 +130,42 @@ def paper(folder: Path) -> str:
     found, dropout = results(record, runs), dropouts_of(runs)
     rows = []
     for difference in found.differences:
-        if difference.baseline != "standard" or difference.task not in PAPER_GAINS or difference.spread is None:
+        if (
+            difference.baseline != "standard"
+            or difference.task not in PAPER_GAINS
+            or difference.spread is None
+        ):
             continue
         gain = f"{difference.spread.mean:+.1f}".replace("-", "−")
         mine, theirs = (dropout[difference.task, method] for method in ("arch", "standard"))
-        rows.append([task_name(difference.task), f"+{PAPER_GAINS[difference.task]:.1f}", gain, f"{mine:g}, {theirs:g}"])
-    sheet = Sheet("", ["", "paper, BERT-base", f"here, {folder.name}", "encoder's dropout here: ARCH, Standard"], rows)
+        rows.append(
+            [
+                task_name(difference.task),
+                f"+{PAPER_GAINS[difference.task]:.1f}",
+                gain,
+                f"{mine:g}, {theirs:g}",
+            ]
+        )
+    sheet = Sheet(
+        "",
+        ["", "paper, BERT-base", f"here, {folder.name}", "encoder's dropout here: ARCH, Standard"],
+        rows,
+    )
     return f"### ARCH minus Standard, beside the paper\n\n{markdown_table(sheet)}" if rows else ""
 
 
 def equal_dropout(compared: Path, studied: Path) -> str:
-    """STS-B: each method minus Standard as it was compared, and minus Standard with the same dropout."""
+    """STS-B: each method minus Standard as it was compared, and minus Standard with the same
+    dropout.
+    """
     if not (compared / COMPARE_FILE).is_file() or not (studied / STUDY_FILE).is_file():
         return ""
     record, runs = read(compared)
     tried = [of_stsb(runs, method) for method in dict.fromkeys(run.method for run in record.runs)]
     tried += [of_study(studied, name) for name in ("standard/default", "arch/default")]
-    plain = {dropout_of(each[0]): scores(each) for each in tried if each[0].method.name == "standard"}
+    plain = {
+        dropout_of(each[0]): scores(each) for each in tried if each[0].method.name == "standard"
+    }
     rows = []
     for each in tried:
         mine, dropout = scores(each), dropout_of(each[0])
@@ -138,25 +173,46 @@ def equal_dropout(compared: Path, studied: Path) -> str:
             NOTHING if mine == theirs else difference_text(Spread.paired(mine, theirs))
             for theirs in (plain[0.1], plain[dropout])
         ]
-        rows.append([label(each[0]), f"{dropout:g}", spread_text(Spread.of(list(mine.values())), len(mine)), *gains])
-    header = ["", "encoder's dropout", "score", "minus Standard, dropout 0.1", "minus Standard, the same dropout"]
+        rows.append(
+            [
+                label(each[0]),
+                f"{dropout:g}",
+                spread_text(Spread.of(list(mine.values())), len(mine)),
+                *gains,
+            ]
+        )
+    header = [
+        "",
+        "encoder's dropout",
+        "score",
+        "minus Standard, dropout 0.1",
+        "minus Standard, the same dropout",
+    ]
     return f"{EQUAL.strip()}\n\n{markdown_table(Sheet('', header, rows))}"
 
 
 def of_stsb(runs: Runs, method: str) -> dict[int, RunRecord]:
-    return {seed: run for (task, name, seed), run in runs.items() if (task, name) == ("stsb", method)}
+    return {
+        seed: run for (task, name, seed), run in runs.items() if (task, name) == ("stsb", method)
+    }
 
 
 def of_study(folder: Path, name: str) -> dict[int, RunRecord]:
     """The finished runs of a variant, by seed."""
     (variant,) = (each for each in load_study(folder).variants if each.name == name)
-    done = {run.seed: folder / run.folder / "record.json" for run in variant.runs if run.score is not None}
+    done = {
+        run.seed: folder / run.folder / "record.json"
+        for run in variant.runs
+        if run.score is not None
+    }
     return {seed: records.load(path) for seed, path in done.items()}
 
 
 def scores(runs: Mapping[int, RunRecord]) -> dict[int, float]:
     """The main score on STS-B, by seed."""
-    found = {seed: score_of(run.outcome.metrics, ["pearson", "spearman"]) for seed, run in runs.items()}
+    found = {
+        seed: score_of(run.outcome.metrics, ["pearson", "spearman"]) for seed, run in runs.items()
+    }
     return {seed: score for seed, score in found.items() if score is not None}
 
 
@@ -169,18 +225,29 @@ PENALISED = ("r3f", "smart", "arch")
 
 
 def strength(folder: Path) -> str:
-    """How large the penalties were and how much of its ball ARCH's perturbation filled, where nothing was tuned."""
+    """How large the penalties were and how much of its ball ARCH's perturbation filled, where
+    nothing was tuned.
+    """
     record, runs = read(folder)
-    if any(choice.candidates for choice in record.choices):  # each method has a weight and a dropout of its own
+    if any(
+        choice.candidates for choice in record.choices
+    ):  # each method has a weight and a dropout of its own
         return ""
     rows = []
     for task in (each.name for each in record.tasks):
         logged = partial(logged_mean, runs, task)
-        noise, radius = logged("r3f", "penalty", last=True), runs[task, "arch", 0].method.settings["radius"]
-        shares = [100 * logged(method, "penalty") / logged(method, "task_loss") for method in PENALISED]
+        noise, radius = (
+            logged("r3f", "penalty", last=True),
+            runs[task, "arch", 0].method.settings["radius"],
+        )
+        shares = [
+            100 * logged(method, "penalty") / logged(method, "task_loss") for method in PENALISED
+        ]
         ratios = [logged(method, "penalty", last=True) / noise for method in PENALISED[1:]]
         ratios.append(logged("arch", "delta_norm", last=True) / radius)
-        ratios.append(logged("freeat", "task_loss", last=True) / logged("standard", "task_loss", last=True))
+        ratios.append(
+            logged("freeat", "task_loss", last=True) / logged("standard", "task_loss", last=True)
+        )
         texts = [*(f"{share:.0f} %" for share in shares), *(f"{ratio:.2f}" for ratio in ratios)]
         rows.append([task_name(task), *(text.replace("nan", "–") for text in texts)])
     header = ["", *(f"{method_name(name)}: penalty / task loss" for name in PENALISED)]
@@ -207,12 +274,18 @@ def anli(found: Results) -> str:
     """Every round on dev and test, as in the paper's table, its figures in brackets."""
     if "anli" not in found.tasks:
         return ""
-    parts = ["### ANLI by rounds\n\nAccuracy; in brackets the paper's, of BERT-base trained on all of ANLI."]
+    parts = [
+        "### ANLI by rounds\n\nAccuracy; in brackets the paper's, of BERT-base trained on all of "
+        "ANLI."
+    ]
     for split, paper in PAPER_ANLI.items():
         rows = []
         for method in found.methods:
             cell = found.cells["anli", method]
-            names = [f"{part}_{split}_accuracy" if (part, split) != ("all", "dev") else "accuracy" for part in ROUNDS]
+            names = [
+                f"{part}_{split}_accuracy" if (part, split) != ("all", "dev") else "accuracy"
+                for part in ROUNDS
+            ]
             mine = [spread_text(cell.metrics.get(name), cell.asked, cell.failed) for name in names]
             theirs = [f" ({score:.1f})" for score in paper.get(method, ())] or [""] * len(ROUNDS)
             rows.append([method_name(method), *map("".join, zip(mine, theirs, strict=True))])
@@ -232,20 +305,37 @@ def probing(path: Path) -> str:
     record = load_as(path, ProbeRecord)
     scores = by_task(record.results)
     labels = list(dict.fromkeys(label for methods in scores.values() for label in methods))
-    spreads = {task: [Spread.of(methods.get(label, [])) for label in labels] for task, methods in scores.items()}
+    spreads = {
+        task: [Spread.of(methods.get(label, [])) for label in labels]
+        for task, methods in scores.items()
+    }
     rows = [
-        [method_name(label), *(spread_text(column[row], record.settings["seeds"]) for column in spreads.values())]
+        [
+            method_name(label),
+            *(spread_text(column[row], record.settings["seeds"]) for column in spreads.values()),
+        ]
         for row, label in enumerate(labels)
     ]
-    bold = frozenset((row, number + 1) for number, column in enumerate(spreads.values()) for row in best_places(column))
+    bold = frozenset(
+        (row, number + 1)
+        for number, column in enumerate(spreads.values())
+        for row in best_places(column)
+    )
     sheet = Sheet("", ["", *(task_name(task) for task in scores)], rows, bold)
-    source = ", ".join(sorted({task_name(name) for each in record.results if (name := each.trained_on)}))
-    frozen = f"Encoders that were trained on {source}, frozen" if source else "The encoder as it comes, frozen"
+    source = ", ".join(
+        sorted({task_name(name) for each in record.results if (name := each.trained_on)})
+    )
+    frozen = (
+        f"Encoders that were trained on {source}, frozen"
+        if source
+        else "The encoder as it comes, frozen"
+    )
     count = len({result.encoder for result in record.results}) // len(labels)
     environment = record.environment
     return (
         f"## Probing, {path.stem.removeprefix('probe-')}\n\n{frozen}; only a head is fitted, "
-        f"{record.settings['seeds']} times{f' for each of {count} seeds of the encoder' if count > 1 else ''}. "
+        f"{record.settings['seeds']} "
+        f"times{f' for each of {count} seeds of the encoder' if count > 1 else ''}. "
         "Scores as above, mean ± sd over the heads.\n\n"
         f"{markdown_table(sheet)}\n\n![scores of heads on frozen encoders]({violins_of(path)})\n\n"
         f"Commit {(record.commit or 'unknown')[:7]}, {environment['device']}; "
@@ -268,8 +358,13 @@ def search(path: Path) -> str:
     plain = {(line["task"], line["seed"]): line["score"] for line in done if line["point"] == PLAIN}
     gains: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in done:
-        gains[wording(line["point"])][line["task"]].append(line["score"] - plain[line["task"], line["seed"]])
-    base = [statistics.mean(score for (name, _), score in plain.items() if name == task) for task in tasks]
+        gains[wording(line["point"])][line["task"]].append(
+            line["score"] - plain[line["task"], line["seed"]]
+        )
+    base = [
+        statistics.mean(score for (name, _), score in plain.items() if name == task)
+        for task in tasks
+    ]
     body = [[wording(PLAIN), *(f"{score:.1f}" for score in base)]]
     body += [
         [point, *(cell(tried.get(task, [])) for task in tasks)]
@@ -279,26 +374,45 @@ def search(path: Path) -> str:
     first = done[0]
     sheet = Sheet("", ["", *(task_name(task) for task in tasks)], body)
     return (
-        f"## What matters, {first['model']}\n\nScore on a fifth of the training data that was held out, another fifth "
-        "for each seed. First row: Standard; below it, points gained over it with the same seeds, whose number is in "
-        f"brackets. {first['epochs']} epochs, learning rate {first['learning_rate']:g}, dropout 0.1 unless it says "
-        "otherwise. ARCH: ε = η = 1 for the sentence (l2), S = 1, T_c = 5, p = 100 %, unless it says otherwise. "
+        f"## What matters, {first['model']}\n\nScore on a fifth of the training data that was held "
+        "out, another fifth "
+        "for each seed. First row: Standard; below it, points gained over it with the same seeds, "
+        "whose number is in "
+        f"brackets. {first['epochs']} epochs, learning rate {first['learning_rate']:g}, dropout "
+        "0.1 unless it says "
+        "otherwise. ARCH: ε = η = 1 for the sentence (l2), S = 1, T_c = 5, p = 100 %, unless it "
+        "says otherwise. "
         "With so few seeds only large differences count.\n\n"
         f"{markdown_table(sheet)}\n\n"
-        f"Commit {first['commit'][:7]}, {first['device']}; `{first['command'].split(' --commit')[0]}`."
+        f"Commit {first['commit'][:7]}, {first['device']}; "
+        f"`{first['command'].split(' --commit')[0]}`."
     )
 
 
 PLAIN = {"method": "standard", "encoder_dropout": 0.1}
-USUAL = {"ascent_steps": 1, "refresh_every": 5, "cache_fraction": 1.0, "radius": 1.0, "step_size": None}
-SIGNS = {"weight": "λ", "radius": "ε", "refresh_every": "T_c", "cache_fraction": "p", "encoder_dropout": "dropout"}
+USUAL = {
+    "ascent_steps": 1,
+    "refresh_every": 5,
+    "cache_fraction": 1.0,
+    "radius": 1.0,
+    "step_size": None,
+}
+SIGNS = {
+    "weight": "λ",
+    "radius": "ε",
+    "refresh_every": "T_c",
+    "cache_fraction": "p",
+    "encoder_dropout": "dropout",
+}
 
 
 def wording(point: Mapping[str, Any]) -> str:
     """A point in words: its method, and what is not as usual."""
     own = {name: value for name, value in point.items() if name != "method"}
     if point["method"] in ("arch", "smart"):
-        own = {name: v for name, v in own.items() if name not in USUAL or USUAL[name] not in (None, v)}
+        own = {
+            name: v for name, v in own.items() if name not in USUAL or USUAL[name] not in (None, v)
+        }
     if "dropout" in own:
         own["dropout of both passes"] = own.pop("dropout")
     if "preset" in own:  # the preset was the literal reading then

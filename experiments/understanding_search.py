@@ -1,13 +1,18 @@
-"""Which settings make a regulariser work on an understanding task: one factor at a time, judged without dev.
+"""Which settings make a regulariser work on an understanding task: one factor at a time, judged
+without dev.
 
-    python experiments/understanding_search.py results/understanding/search-minilm.jsonl --model minilm \
-        --tasks rte,mrpc,stsb,cola --seeds 3 --jobs 15 --commit $(git rev-parse HEAD) [--seconds 500]
-    python experiments/understanding_search.py results/understanding/search-mpnet.jsonl --model mpnet --grid base \
-        --tasks rte --epochs 6 --learning-rate 3e-5 --precision bf16 --seeds 3 --jobs 15 --commit $(git rev-parse HEAD)
+    python experiments/understanding_search.py results/understanding/search-minilm.jsonl --model
+    minilm \
+        --tasks rte,mrpc,stsb,cola --seeds 3 --jobs 15 --commit $(git rev-parse HEAD) [--seconds
+        500]
+    python experiments/understanding_search.py results/understanding/search-mpnet.jsonl --model
+    mpnet --grid base \
+        --tasks rte --epochs 6 --learning-rate 3e-5 --precision bf16 --seeds 3 --jobs 15 --commit
+        $(git rev-parse HEAD)
 
-A fifth of the training data is held out, another fifth for each seed, and is what the scores are of. Each line of OUT
-is one run. Runs already in OUT are not repeated; with --seconds the script stops after that time, losing the runs at
-work.
+A fifth of the training data is held out, another fifth for each seed, and is what the scores are
+of. Each line of OUT is one run. Runs already in OUT are not repeated; with --seconds the script
+stops after that time, losing the runs at work.
 """
 
 from __future__ import annotations
@@ -23,10 +28,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from advreg.recipes.jobs import HeldOut, TrainRun
-from advreg.recipes.runner import Ended, Job, Runner
-from advreg.recipes.settings import TrainSettings
-from advreg.recipes.understanding import TASKS, main_score
+from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.search.jobs import HeldOut, TrainRun
+from advreg.lab.search.pool import Ended, Job, Runner
+from advreg.lab.tasks.understanding import TASKS, main_score
 
 Point = dict[str, Any]
 
@@ -35,9 +40,17 @@ SETTINGS = ("learning_rate", "encoder_dropout", "epochs", "batch_size", "site")
 
 
 def arch(**changes: Any) -> Point:
-    """ARCH around the middle of the search: a ball of ε = 1 for the sentence, one ascent step of that size."""
+    """ARCH around the middle of the search: a ball of ε = 1 for the sentence, one ascent step of
+    that size.
+    """
     radius = changes.get("radius", 1.0)
-    usual = {"radius": radius, "step_size": radius, "ascent_steps": 1, "refresh_every": 5, "cache_fraction": 1.0}
+    usual = {
+        "radius": radius,
+        "step_size": radius,
+        "ascent_steps": 1,
+        "refresh_every": 5,
+        "cache_fraction": 1.0,
+    }
     return {"method": "arch", **usual, **changes}
 
 
@@ -71,7 +84,8 @@ GRIDS: dict[str, list[Point]] = {
         {"method": "arch", "preset": "understanding"},
         {"method": "smart", "preset": "understanding"},
     ],
-    # a base-sized encoder, around understanding-mpnet.toml; FreeAT updates twice a batch, as 12 epochs do
+    # a base-sized encoder, around understanding-mpnet.toml; FreeAT updates twice a batch, as 12
+    # epochs do
     "base": [
         {"method": "standard", "encoder_dropout": 0.1},
         {"method": "standard", "epochs": 12},
@@ -93,7 +107,12 @@ def settings_of(point: Point, task: str, asked: argparse.Namespace) -> TrainSett
     method = point["method"]
     own = {name: point[name] for name in SETTINGS if name in point}
     options = {name: v for name, v in point.items() if name not in (*SETTINGS, "method", "preset")}
-    usual = {"learning_rate": asked.learning_rate, "epochs": asked.epochs, "encoder_dropout": 0.1, "head_dropout": 0.1}
+    usual = {
+        "learning_rate": asked.learning_rate,
+        "epochs": asked.epochs,
+        "encoder_dropout": 0.1,
+        "head_dropout": 0.1,
+    }
     return TrainSettings(
         task=task,
         data=asked.data,
@@ -139,13 +158,20 @@ class Writer:
         with self.out.open("a") as out:
             out.write(json.dumps(line) + "\n")
         print(
-            json.dumps({name: line.get(name) for name in ("task", "point", "seed", "score", "seconds", "error")}),
+            json.dumps(
+                {
+                    name: line.get(name)
+                    for name in ("task", "point", "seed", "score", "seconds", "error")
+                }
+            ),
             flush=True,
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--grid", default="rates,factors", help=f"of {', '.join(GRIDS)}")
     parser.add_argument("--tasks", default="rte,mrpc,stsb,cola", help=f"of {', '.join(TASKS)}")
@@ -161,8 +187,15 @@ def main() -> None:
     parser.add_argument("--commit", required=True, help="of the code that is run, for the record")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
-    name_of = lambda line: json.dumps([line[part] for part in ("model", "task", "point", "seed", "epochs")])  # noqa: E731
+    lines = (
+        [json.loads(line) for line in asked.out.read_text().splitlines()]
+        if asked.out.exists()
+        else []
+    )
+
+    def name_of(line: dict[str, Any]) -> str:
+        return json.dumps([line[part] for part in ("model", "task", "point", "seed", "epochs")])
+
     done = {name_of(line) for line in lines}
     with tempfile.TemporaryDirectory() as scratch:
         jobs, keys = [], {}

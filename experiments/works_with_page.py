@@ -1,4 +1,5 @@
-"""Makes docs/works-with.md from the cases that tests/works trains: what works with which method, and what is refused.
+"""Makes docs/works-with.md from the cases that tests/works trains: what works with which method,
+and what is refused.
 
 python experiments/works_with_page.py            # writes the page
 python experiments/works_with_page.py --check    # says whether the page is up to date

@@ -19,7 +19,9 @@ REMEDY = "apt-get install -y --no-install-recommends chromium chromium-driver"
 
 
 @contextmanager
-def chromium(folder: Path, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
+def chromium(
+    folder: Path, width: int = 1280, height: int = 900, dark: bool = False
+) -> Iterator[Any]:
     """A browser with a fresh profile, whose downloads go to ``folder / "downloads"``."""
     from selenium import webdriver
 
@@ -28,7 +30,11 @@ def chromium(folder: Path, width: int = 1280, height: int = 900, dark: bool = Fa
         pytest.fail(f"chromium and chromedriver must be installed: {REMEDY}")
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},{height}"):
+    for flag in (
+        *FLAGS,
+        f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={width},{height}",
+    ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -49,7 +55,9 @@ def chromium(folder: Path, width: int = 1280, height: int = 900, dark: bool = Fa
 
 
 def requested(browser: Any, page: str) -> list[str]:
-    """The addresses that a page asked for since the last call, its own included; not those of the browser."""
+    """The addresses that a page asked for since the last call, its own included; not those of the
+    browser.
+    """
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
     return [params["request"]["url"] for params in asked if params["documentURL"] == page]

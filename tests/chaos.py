@@ -1,9 +1,10 @@
 """Faults on purpose: runs killed at random moments and resumed, and a long run that must not grow.
 
-python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json, soak.json and the page
-python tests/chaos.py --only kills    # or soak; the page is made of the records there are
-python tests/chaos.py --only page     # docs/reliability.md alone
-python tests/chaos.py --only kills --ranks 2 --kills 24    # two processes a run; writes results/chaos-2.json
+python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json,
+soak.json and the page python tests/chaos.py --only kills    # or soak; the page is made of the
+records there are python tests/chaos.py --only page     # docs/reliability.md alone
+python tests/chaos.py --only kills --ranks 2 --kills 24    # two processes a run; writes
+results/chaos-2.json
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Any
 
 from rich.progress import track
 
-from advreg import record as records
-from advreg.hf.checkpoint import last_whole_checkpoint
+from advreg.hf.checkpoint.state import last_whole_checkpoint
+from advreg.records import run as records
 from command_server import CommandServer, Done
 from ends import differences
 from little_tables import sentiment, tiny_folder, write_table
@@ -60,7 +61,9 @@ class Kill:
     in_step: int
     saved: int  # last step whose save was over
     resumed_from: int
-    differs: list[str]  # what of weights, caches, losses and record is not as in the undisturbed run
+    differs: list[
+        str
+    ]  # what of weights, caches, losses and record is not as in the undisturbed run
     left_behind: list[str]  # files that an undisturbed run does not leave
     rank: int | None = records.later(0)  # the process that was killed; none: all at once
     seconds: float = records.later(0.0)  # until the others had ended
@@ -68,7 +71,9 @@ class Kill:
 
     @property
     def survived(self) -> bool:
-        return self.resumed_from >= self.saved and not (self.differs or self.left_behind or self.hung)
+        return self.resumed_from >= self.saved and not (
+            self.differs or self.left_behind or self.hung
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +150,9 @@ class Trials:
             times[phase].append(float(seconds))
         return {phase: statistics.mean(seconds) for phase, seconds in times.items()}
 
-    def __call__(self, output: str, *more: str, fault: dict[str, Any] | None = None, struck: int | None = 0) -> Done:
+    def __call__(
+        self, output: str, *more: str, fault: dict[str, Any] | None = None, struck: int | None = 0
+    ) -> Done:
         arguments = (*self.arguments, "--output", output, *more)
         return self.advreg(*arguments, cwd=self.home, fault=fault, ranks=self.ranks, struck=struck)
 
@@ -153,26 +160,40 @@ class Trials:
         return self.home / output / "arch-seed7"
 
     def kill(self, draw: random.Random, number: int) -> Kill:
-        """Kill a run at a random moment, resume it, and compare its end; a moment that came too late is drawn again."""
+        """Kill a run at a random moment, resume it, and compare its end; a moment that came too
+        late is drawn again.
+        """
         while True:
             phase = draw.choices(list(AIMS), [often for often, _ in AIMS.values()])[0]
             occasion = draw.randint(1, AIMS[phase][1])
             delay = draw.uniform(0, 1.2 * self.seconds[phase])
-            note, output = self.home / f"moment-{number}.json", f"run-{number}-{draw.getrandbits(32):x}"
+            note, output = (
+                self.home / f"moment-{number}.json",
+                f"run-{number}-{draw.getrandbits(32):x}",
+            )
             fault = {"phase": phase, "count": occasion, "delay": delay, "note": str(note)}
             struck = draw.choice([*range(self.ranks), None]) if self.ranks > 1 else 0
             done = self(output, fault=fault, struck=struck)
             if done.code == -signal.SIGKILL:
-                drawn = {"aimed_at": phase, "occasion": occasion, "delay_ms": 1000 * delay, "rank": struck}
+                drawn = {
+                    "aimed_at": phase,
+                    "occasion": occasion,
+                    "delay_ms": 1000 * delay,
+                    "rank": struck,
+                }
                 others = 0 if struck is None else done.codes.count(-signal.SIGKILL) - 1
-                return self._resumed(output, json.loads(note.read_text()), **drawn, seconds=done.seconds, hung=others)
+                return self._resumed(
+                    output, json.loads(note.read_text()), **drawn, seconds=done.seconds, hung=others
+                )
 
     def _resumed(self, output: str, hit: dict[str, Any], **known: Any) -> Kill:
         whole = last_whole_checkpoint(self.folder(output))
         done = self(output, "--resume")
         assert done.code == 0, done.err
         told = re.search(r"resumed from step (\d+)", done.out)
-        over = "finished before" in done.out  # the first process had written the record when another was killed
+        over = (
+            "finished before" in done.out
+        )  # the first process had written the record when another was killed
         resumed_from = int(told.group(1)) if told else STEPS if over else 0
         expected = 0 if whole is None else int(whole.name.removeprefix("checkpoint-"))
         assert resumed_from == expected, (resumed_from, expected)
@@ -192,7 +213,12 @@ def files(folder: Path) -> set[str]:
 
 
 def kill_runs(
-    advreg: CommandServer, home: Path, kills: int, seed: int, ranks: int = 1, watch: Callable[..., Any] = iter
+    advreg: CommandServer,
+    home: Path,
+    kills: int,
+    seed: int,
+    ranks: int = 1,
+    watch: Callable[..., Any] = iter,
 ) -> list[Kill]:
     trials, draw = Trials(advreg, home, ranks), random.Random(seed)
     return [trials.kill(draw, number) for number in watch(range(kills))]
@@ -207,7 +233,7 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
-    from advreg.hf.run import quiet_libraries
+    from advreg.lab.kinds.fine_tuning import quiet_libraries
     from advreg.methods import create
     from tiny_models import tiny
     from tiny_runs import tiny_trainer
@@ -243,7 +269,10 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
     tenth = max(1, len(memory) // 10)
     late, early = statistics.mean(memory[-tenth:]), statistics.mean(memory[2 * tenth : 3 * tenth])
     kept = {f"run/checkpoint-{part * moves}", "run", "caches"}
-    inside = {path.relative_to(home).as_posix() for path in [*home.iterdir(), *run.iterdir(), *caches.iterdir()]}
+    inside = {
+        path.relative_to(home).as_posix()
+        for path in [*home.iterdir(), *run.iterdir(), *caches.iterdir()]
+    }
     return Soak(
         steps=part * moves,
         moves=moves,
@@ -277,15 +306,20 @@ def chaos_files(folder: Path) -> list[Path]:
 
 def chaos_text(record: ChaosRecord) -> list[str]:
     rows = [
-        "| the process was in | kills | aimed at | resumed from the last checkpoint | end bit-identical | files left |"
+        "| the process was in | kills | aimed at | resumed from the last checkpoint | end "
+        "bit-identical | files left |"
     ]
     rows.append("|---|---|---|---|---|---|")
     for hit, name in NAMES.items():
         kills = [kill for kill in record.kills if kill.hit == hit]
         if kills:
-            aims = ", ".join(f"{aim} {count}" for aim, count in sorted(Counter(k.aimed_at for k in kills).items()))
+            aims = ", ".join(
+                f"{aim} {count}"
+                for aim, count in sorted(Counter(k.aimed_at for k in kills).items())
+            )
             rows.append(
-                f"| {name} | {len(kills)} | {aims} | {sum(k.resumed_from >= k.saved for k in kills)} | "
+                f"| {name} | {len(kills)} | {aims} | "
+                f"{sum(k.resumed_from >= k.saved for k in kills)} | "
                 f"{sum(not k.differs for k in kills)} | {sum(len(k.left_behind) for k in kills)} |"
             )
     lost = [max(0, kill.in_step - 1 - kill.resumed_from) for kill in record.kills if kill.in_step]
@@ -294,30 +328,42 @@ def chaos_text(record: ChaosRecord) -> list[str]:
         f"Kills: `{record.command}` (seed {record.seed}, {record.ranks} {processes} a run), "
         f"{where(record.environment)}; every one is in [results/{file}](../results/{file}).",
         "\n".join(rows),
-        f"Of {len(record.kills)} kills {sum(kill.survived for kill in record.kills)} were survived. A kill cost "
-        f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a checkpoint every "
+        f"Of {len(record.kills)} kills {sum(kill.survived for kill in record.kills)} were "
+        "survived. A kill cost "
+        f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a "
+        "checkpoint every "
         f"{SAVE_EVERY} steps." + (f" {company_text(record)}" if record.ranks > 1 else ""),
     ]
 
 
 def company_text(record: ChaosRecord) -> str:
     """Who was killed, and what became of the others."""
-    whom = Counter("all" if kill.rank is None else "first" if kill.rank == 0 else "other" for kill in record.kills)
+    whom = Counter(
+        "all" if kill.rank is None else "first" if kill.rank == 0 else "other"
+        for kill in record.kills
+    )
     alone = [kill for kill in record.kills if kill.rank is not None]
     return (
-        f"The first process was killed in {whom['first']}, another in {whom['other']}, all at once in {whom['all']}. "
-        f"When one was killed, the others had ended after {statistics.median(kill.seconds for kill in alone):.2f} s "
-        f"(median) and {max(kill.seconds for kill in alone):.2f} s (longest); {sum(kill.hung for kill in alone)} hung."
+        f"The first process was killed in {whom['first']}, another in {whom['other']}, all at once "
+        f"in {whom['all']}. "
+        "When one was killed, the others had ended after "
+        f"{statistics.median(kill.seconds for kill in alone):.2f} s "
+        f"(median) and {max(kill.seconds for kill in alone):.2f} s (longest); "
+        f"{sum(kill.hung for kill in alone)} hung."
     )
 
 
 def soak_text(record: SoakRecord) -> list[str]:
     s = record.soak
     return [
-        f"The long run: `{record.command}`, {where(record.environment)}; [results/{SOAK}](../results/{SOAK}). "
-        f"{s.steps:,} steps in {s.seconds:.0f} s, resumed {s.moves - 1} times with the cache on device, host and disk "
-        f"in turn. Memory at its end was {s.rss_mb[-1]:.0f} MB; the mean of its last tenth was {100 * s.growth:+.1f} % "
-        f"against its third. {s.descriptors[0]} files were open after the first part and {s.descriptors[-1]} after the "
+        f"The long run: `{record.command}`, {where(record.environment)}; "
+        f"[results/{SOAK}](../results/{SOAK}). "
+        f"{s.steps:,} steps in {s.seconds:.0f} s, resumed {s.moves - 1} times with the cache on "
+        "device, host and disk "
+        f"in turn. Memory at its end was {s.rss_mb[-1]:.0f} MB; the mean of its last tenth was "
+        f"{100 * s.growth:+.1f} % "
+        f"against its third. {s.descriptors[0]} files were open after the first part and "
+        f"{s.descriptors[-1]} after the "
         f"last; {len(s.left_behind)} were left behind."
     ]
 
@@ -347,18 +393,29 @@ def with_page(text: str, folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=["kills", "soak", "page"])
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--soak-steps", type=int, default=20_000)
-    parser.add_argument("--moves", type=int, default=12, help="parts of the long run, each with its cache elsewhere")
+    parser.add_argument(
+        "--moves", type=int, default=12, help="parts of the long run, each with its cache elsewhere"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1, help="processes of a run")
     parser.add_argument("--out", type=Path, default=RECORDS, help="folder of the records")
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    command, environment = " ".join(["python tests/chaos.py", *arguments]), records.capture_environment("cpu")
-    shared: dict[str, Any] = {"command": command, "environment": environment, "started": records.now()}
+    command, environment = (
+        " ".join(["python tests/chaos.py", *arguments]),
+        records.capture_environment("cpu"),
+    )
+    shared: dict[str, Any] = {
+        "command": command,
+        "environment": environment,
+        "started": records.now(),
+    }
     kills: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as name:
         home = Path(name)
@@ -367,12 +424,16 @@ def main(arguments: Sequence[str]) -> int:
             killing = lambda numbers: track(numbers, description="killing")  # noqa: E731
             kills = kill_runs(server, home, given.kills, given.seed, given.ranks, killing)
             server.close()
-            done = ChaosRecord(**shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=records.now())
+            done = ChaosRecord(
+                **shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=records.now()
+            )
             records.save_as(given.out / chaos_file(given.ranks), done)
         if given.only in (None, "soak"):
             soaking = lambda numbers: track(numbers, description="soaking")  # noqa: E731
             found = soak(home / "soak", given.soak_steps, given.moves, soaking)
-            records.save_as(given.out / SOAK, SoakRecord(**shared, soak=found, finished=records.now()))
+            records.save_as(
+                given.out / SOAK, SoakRecord(**shared, soak=found, finished=records.now())
+            )
     if given.out == RECORDS:
         PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), RECORDS), encoding="utf-8")
     print(page(given.out))

@@ -1,9 +1,10 @@
-"""Runs of the command ``advreg`` in processes of their own, at the price of one start of Python for all of them.
+"""Runs of the command ``advreg`` in processes of their own, at the price of one start of Python for
+all of them.
 
-`CommandServer` starts this file as a script. It imports what the command imports and then forks a child for every
-request, or several that train together as torchrun would start them; a child has its own folder, environment, output
-and, if asked, a fault: a real signal to itself at a step or in the middle of a save, or a disk that is full. Nothing
-but the imports is shared between two runs.
+`CommandServer` starts this file as a script. It imports what the command imports and then forks a
+child for every request, or several that train together as torchrun would start them; a child has
+its own folder, environment, output and, if asked, a fault: a real signal to itself at a step or in
+the middle of a save, or a disk that is full. Nothing but the imports is shared between two runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Done:
     """How a run ended.
 
     Args:
-        code: its exit code, or minus the signal that ended it; of several processes that of the first that failed.
+        code: its exit code, or minus the signal that ended it; of several processes that of the
+            first that failed.
         out, err: what it printed; of several processes one after the other.
         codes: of each process.
         seconds: from the first failure to the end of the last process.
@@ -50,10 +52,19 @@ class CommandServer:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "160"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "COLUMNS": "160",
+        }
         environment.pop("ADVREG_DEBUG", None)
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def __call__(
@@ -73,7 +84,8 @@ class CommandServer:
             fault: see :func:`install` and :func:`install_moment`.
             env: what is added to the environment.
             ranks: how many processes train together.
-            struck: which of them the fault is for. None: for the last, and if that is killed, so are all others.
+            struck: which of them the fault is for. None: for the last, and if that is killed, so
+                are all others.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -91,7 +103,9 @@ class CommandServer:
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         code, codes, seconds = json.loads(self.process.stdout.readline())
-        out, err = ("".join(Path(path).read_text() for path in request[name]) for name in ("out", "err"))
+        out, err = (
+            "".join(Path(path).read_text() for path in request[name]) for name in ("out", "err")
+        )
         return Done(code, out, err, tuple(codes), seconds)
 
     def close(self) -> None:
@@ -129,14 +143,16 @@ def serve() -> None:
 
 
 def _tend(children: dict[int, int], together: bool) -> tuple[int, list[int], float]:
-    """Wait for processes as torchrun does: when one fails, the others are asked to end, and in the end made to.
+    """Wait for processes as torchrun does: when one fails, the others are asked to end, and in the
+    end made to.
 
     Args:
         children: their ranks by process id.
         together: when one fails, kill the others at once, as a power cut would.
 
     Returns:
-        The first failure's exit code, all exit codes, and the seconds from the first failure to the last end.
+        The first failure's exit code, all exit codes, and the seconds from the first failure to the
+        last end.
     """
     codes = [0] * len(children)
     first, failed, until = 0, 0.0, float("inf")
@@ -165,8 +181,15 @@ def _run(request: Mapping[str, Any], rank: int, port: int) -> int:
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
     if request["ranks"] > 1:
-        ranked = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": request["ranks"], "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in ranked.items()}, MASTER_ADDR="127.0.0.1")
+        ranked = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": request["ranks"],
+            "MASTER_PORT": port,
+        }
+        os.environ.update(
+            {name: str(value) for name, value in ranked.items()}, MASTER_ADDR="127.0.0.1"
+        )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(120)  # a run that hangs ends, and its test fails
     sys.argv = ["advreg", *request["arguments"]]
@@ -187,19 +210,22 @@ def _run(request: Mapping[str, Any], rank: int, port: int) -> int:
     return code
 
 
-def install(kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", times: int = 1) -> None:
+def install(
+    kind: str, count: int, method: str = "arch", sign: str = "SIGKILL", times: int = 1
+) -> None:
     """Make this process send itself a signal, or fail to write.
 
     Args:
-        kind: ``"step"``, inside the backward pass of a training step, gradients half made; ``"save"``, when half of a
-            checkpoint's method file is written; ``"full"``, no signal: in a save no file may be larger than 1 kB.
+        kind: ``"step"``, inside the backward pass of a training step, gradients half made;
+            ``"save"``, when half of a checkpoint's method file is written; ``"full"``, no signal:
+            in a save no file may be larger than 1 kB.
         count: at which such occasion, from one.
         method: whose steps are counted.
         sign: the signal's name.
         times: how often it is sent.
     """
     import advreg.hf.trainer as trainer
-    from advreg.hf.ranks import method_file
+    from advreg.hf.checkpoint.ranks import method_file
 
     seen = 0
 
@@ -256,8 +282,8 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
     """Kill this process some time after a phase of an ARCH run begins, wherever it is by then.
 
     Args:
-        phase: one of PHASES: the start, a step that reuses or refreshes the cache, a save, an evaluation. None: do
-            not kill, but note how long each phase takes.
+        phase: one of PHASES: the start, a step that reuses or refreshes the cache, a save, an
+            evaluation. None: do not kill, but note how long each phase takes.
         count: at which such occasion, from one.
         delay: seconds from there.
         note: a file that gets what the process was at when it was killed, or the phases' times.

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from advreg.recipes.compare_record import Candidate, Choice, ComparedRun, ComparedTask, CompareRecord
-from advreg.record import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
+from advreg.records.compare import Candidate, Choice, ComparedRun, ComparedTask, CompareRecord
+from advreg.records.run import MethodInfo, ModelInfo, Outcome, RunRecord, TaskInfo, TrainingInfo
 
 Runs = dict[tuple[str, str, int], RunRecord]
 
 
 def run_record(
-    method: str, seed: int, metrics: Mapping[str, float | None], seconds: float = 1.0, norms: list[float] | None = None
+    method: str,
+    seed: int,
+    metrics: Mapping[str, float | None],
+    seconds: float = 1.0,
+    norms: list[float] | None = None,
 ) -> RunRecord:
     """A finished run of 10 steps."""
-    history = [{"step": step, "epoch": step / 5, "grad_norm": norm} for step, norm in enumerate(norms or [], start=1)]
+    history = [
+        {"step": step, "epoch": step / 5, "grad_norm": norm}
+        for step, norm in enumerate(norms or [], start=1)
+    ]
     return RunRecord(
         name=f"{method}-seed{seed}",
         method=MethodInfo(name=method),
         task=TaskInfo(name="reviews"),
         model=ModelInfo(name="small"),
-        training=TrainingInfo(epochs=1, batch_size=8, learning_rate=1e-3, precision="fp32", seed=seed),
+        training=TrainingInfo(
+            epochs=1, batch_size=8, learning_rate=1e-3, precision="fp32", seed=seed
+        ),
         environment={},
         started="2026-01-01T00:00:00+00:00",
         finished="2026-01-01T00:01:00+00:00",
@@ -55,7 +64,13 @@ def comparison(
             for name, main in tasks.items()
         ],
         "choices": [
-            Choice(task=task, method=method, grid_size=9, candidates=tuning.get((task, method), []), chosen=None)
+            Choice(
+                task=task,
+                method=method,
+                grid_size=9,
+                candidates=tuning.get((task, method), []),
+                chosen=None,
+            )
             for task in tasks
             for method in methods
         ],
@@ -79,7 +94,9 @@ def comparison(
     return CompareRecord(**{**fields, **changes})
 
 
-def candidate(seconds: float | None = None, score: float | None = 50.0, error: str | None = None) -> Candidate:
+def candidate(
+    seconds: float | None = None, score: float | None = 50.0, error: str | None = None
+) -> Candidate:
     return Candidate(
         settings={"learning_rate": 1e-3, "radius": 0.5},
         seed=1000,

@@ -1,6 +1,7 @@
 """One thread per process: the models are tiny, and two test processes would fight over the cores.
 
-No deadline for examples either: a machine that is busy is no failure. Without a GPU Triton interprets its kernels.
+No deadline for examples either: a machine that is busy is no failure. Without a GPU Triton
+interprets its kernels.
 """
 
 import os

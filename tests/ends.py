@@ -10,12 +10,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from advreg import record as records
-from advreg.hf.ranks import method_files
+from advreg.hf.checkpoint.ranks import method_files
+from advreg.records import run as records
 
 
 def differences(one: Path, other: Path, steps: int) -> list[str]:
-    """What differs in weights, the method's memory in each process, every logged loss or the record; empty if nothing.
+    """What differs in weights, the method's memory in each process, every logged loss or the
+    record; empty if nothing.
 
     Args:
         one, other: folders of the runs.
@@ -25,7 +26,9 @@ def differences(one: Path, other: Path, steps: int) -> list[str]:
     (memory, facts), (other_memory, other_facts) = remembered(one, steps), remembered(other, steps)
     found += unequal(memory, other_memory)
     mine, theirs = {**facts, **result(one, steps)}, {**other_facts, **result(other, steps)}
-    return found + [name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)]
+    return found + [
+        name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
+    ]
 
 
 def unequal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> list[str]:
@@ -38,7 +41,9 @@ def unequal(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
 
 
 def remembered(run: Path, steps: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and metadata of the last checkpoint's method files, less the seconds; each by file and name."""
+    """Tensors and metadata of the last checkpoint's method files, less the seconds; each by file
+    and name.
+    """
     tensors: dict[str, torch.Tensor] = {}
     facts: dict[str, Any] = {}
     paths = method_files(run / f"checkpoint-{steps}")
@@ -56,7 +61,11 @@ def remembered(run: Path, steps: int) -> tuple[dict[str, torch.Tensor], dict[str
 def result(run: Path, steps: int) -> dict[str, Any]:
     outcome = records.load(run / "record.json").outcome
     assert outcome.timing["steps"] == steps
-    losses = [(line["step"], line["loss"], line["grad_norm"]) for line in outcome.history if "loss" in line]
+    losses = [
+        (line["step"], line["loss"], line["grad_norm"])
+        for line in outcome.history
+        if "loss" in line
+    ]
     assert [step for step, *_ in losses] == list(range(1, steps + 1))
     return {
         "metrics": outcome.metrics,

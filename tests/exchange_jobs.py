@@ -9,7 +9,7 @@ from advreg.core.ball import Ball
 from advreg.core.shard import Shard
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.exchange import gathered, summed
-from advreg.memory.lending import SharedMeans, assembled
+from advreg.memory.shared_means import SharedMeans, assembled
 from padded import perturbation
 
 CACHED, SIZE = (

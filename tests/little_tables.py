@@ -1,4 +1,6 @@
-"""Tables of a few dozen sentences that a tiny model learns in seconds, and such a model in a folder."""
+"""Tables of a few dozen sentences that a tiny model learns in seconds, and such a model in a
+folder.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def sentiment(size: int = SIZE, seed: int = 0) -> list[dict[str, Any]]:
     rows = []
     for number in range(size):
         label, words = ("pos", GOOD) if number % 2 else ("neg", BAD)
-        chosen = [draw.choice(words), *(draw.choice(words + NEUTRAL) for _ in range(draw.randint(2, 8)))]
+        chosen = [
+            draw.choice(words),
+            *(draw.choice(words + NEUTRAL) for _ in range(draw.randint(2, 8))),
+        ]
         rows.append({"text": " ".join(chosen), "label": label})
     return rows
 
@@ -54,8 +59,10 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def tiny_folder(folder: Path, **overrides: Any) -> Path:
-    """A tiny BERT without a head and the tokenizer of these tables, saved as ``from_pretrained`` wants them."""
-    from advreg.hf.wordpieces import train_tokenizer
+    """A tiny BERT without a head and the tokenizer of these tables, saved as ``from_pretrained``
+    wants them.
+    """
+    from advreg.lab.kinds.wordpieces import train_tokenizer
     from tiny_models import tiny
 
     tokenizer = train_tokenizer([row["text"] for row in sentiment()], vocabulary=200)

@@ -1,9 +1,11 @@
-"""The methods once more, as naively as their papers write them: the references the real ones are compared with.
+"""The methods once more, as naively as their papers write them: the references the real ones are
+compared with.
 
-Nothing of `advreg` is used. A batch is taken apart into sentences, each goes through the model alone and without any
-padding, a perturbation is one row per real token, norms and projections are loops, probabilities are exponentials
-over their sum, and ARCH's cache is a dict from sample id to rows. Only the order of random draws is shared: one
-`torch.rand` (or `randn`) of (real tokens of the batch, width) per stream, in reading order.
+Nothing of `advreg` is used. A batch is taken apart into sentences, each goes through the model
+alone and without any padding, a perturbation is one row per real token, norms and projections are
+loops, probabilities are exponentials over their sum, and ARCH's cache is a dict from sample id to
+rows. Only the order of random draws is shared: one `torch.rand` (or `randn`) of (real tokens of the
+batch, width) per stream, in reading order.
 """
 
 import math
@@ -27,13 +29,18 @@ SITES = {
     "Qwen2ForSequenceClassification": {"tokens": "model.embed_tokens"},
     "MarianMTModel": _BOTH,
     "M2M100ForConditionalGeneration": _BOTH,
-    "T5ForConditionalGeneration": {"encoder": "encoder.embed_tokens", "decoder": "decoder.embed_tokens"},
+    "T5ForConditionalGeneration": {
+        "encoder": "encoder.embed_tokens",
+        "decoder": "decoder.embed_tokens",
+    },
 }
 
 
 def sites(model: nn.Module) -> dict[str, nn.Module]:
     """The modules whose outputs are the token embeddings, by stream."""
-    return {stream: model.get_submodule(name) for stream, name in SITES[type(model).__name__].items()}
+    return {
+        stream: model.get_submodule(name) for stream, name in SITES[type(model).__name__].items()
+    }
 
 
 # ---- the model on one sentence
@@ -50,7 +57,13 @@ def sentences(model: Any, batch: dict[str, Tensor]) -> list[Sentence]:
             continue
         target = labels[labels != -100]
         start = torch.tensor([model.config.decoder_start_token_id])
-        found.append({"input_ids": source, "decoder_input_ids": torch.cat([start, target[:-1]]), "labels": target})
+        found.append(
+            {
+                "input_ids": source,
+                "decoder_input_ids": torch.cat([start, target[:-1]]),
+                "labels": target,
+            }
+        )
     return found
 
 
@@ -64,7 +77,9 @@ def streams(sentence: Sentence) -> dict[str, Tensor]:
 @contextmanager
 def perturbed(model: nn.Module, rows: Rows) -> Iterator[None]:
     handles = [
-        module.register_forward_hook(lambda _, __, output, stream=stream: output + rows[stream][None])
+        module.register_forward_hook(
+            lambda _, __, output, stream=stream: output + rows[stream][None]
+        )
         for stream, module in sites(model).items()
     ]
     yield
@@ -95,7 +110,11 @@ def head_of(model: Any, sentence: Sentence) -> str:
 
 
 def task_loss(model: nn.Module, logits: Tensor, sentence: Sentence) -> Tensor:
-    labels, kind, total = sentence["labels"], head_of(model, sentence), torch.zeros((), dtype=logits.dtype)
+    labels, kind, total = (
+        sentence["labels"],
+        head_of(model, sentence),
+        torch.zeros((), dtype=logits.dtype),
+    )
     for row, label in zip(logits, labels, strict=True):
         if kind == "value":
             total = total + (row[0] - label) ** 2
@@ -113,18 +132,27 @@ def kullback_leibler(p: Tensor, q: Tensor) -> Tensor:
     return (p * torch.log(p / q)).sum()
 
 
-def distance(model: nn.Module, clean: Tensor, moved: Tensor, sentence: Sentence, kind: str) -> Tensor:
-    """ℓ_v of one sentence: KL(f(x) ‖ f(x+δ)), half the sum of both directions, or the squared difference."""
+def distance(
+    model: nn.Module, clean: Tensor, moved: Tensor, sentence: Sentence, kind: str
+) -> Tensor:
+    """ℓ_v of one sentence: KL(f(x) ‖ f(x+δ)), half the sum of both directions, or the squared
+    difference.
+    """
     head, total = head_of(model, sentence), torch.zeros((), dtype=clean.dtype)
     for one, other in zip(clean, moved, strict=True):
         if head == "value":
             total = total + ((one - other) ** 2).sum()
             continue
         if head == "several":
-            yes = [(1 / (1 + torch.exp(-a)), 1 / (1 + torch.exp(-b))) for a, b in zip(one, other, strict=True)]
+            yes = [
+                (1 / (1 + torch.exp(-a)), 1 / (1 + torch.exp(-b)))
+                for a, b in zip(one, other, strict=True)
+            ]
             pairs = [(torch.stack([1 - a, a]), torch.stack([1 - b, b])) for a, b in yes]
         else:
-            pairs = [(torch.exp(one) / torch.exp(one).sum(), torch.exp(other) / torch.exp(other).sum())]
+            pairs = [
+                (torch.exp(one) / torch.exp(one).sum(), torch.exp(other) / torch.exp(other).sum())
+            ]
         for p, q in pairs:
             forward = kullback_leibler(p, q)
             total = total + (forward if kind == "kl" else (forward + kullback_leibler(q, p)) / 2)
@@ -158,7 +186,11 @@ def pieces(rows: Tensor, scope: str) -> list[Tensor]:
 
 def size(piece: Tensor, norm: str) -> float:
     entries = piece.flatten().tolist()
-    return max(abs(entry) for entry in entries) if norm == "linf" else math.sqrt(sum(entry**2 for entry in entries))
+    return (
+        max(abs(entry) for entry in entries)
+        if norm == "linf"
+        else math.sqrt(sum(entry**2 for entry in entries))
+    )
 
 
 def project(delta: Rows, radius: float, norm: str, scope: str) -> Rows:
@@ -167,7 +199,9 @@ def project(delta: Rows, radius: float, norm: str, scope: str) -> Rows:
         inside = []
         for piece in pieces(rows, scope):
             if norm == "linf":
-                clipped = [[min(max(entry, -radius), radius) for entry in row] for row in piece.tolist()]
+                clipped = [
+                    [min(max(entry, -radius), radius) for entry in row] for row in piece.tolist()
+                ]
                 inside.append(torch.tensor(clipped, dtype=rows.dtype))
             else:
                 length = size(piece, norm)
@@ -202,12 +236,15 @@ def leaf(delta: Rows) -> Rows:
     return {stream: rows.detach().clone().requires_grad_() for stream, rows in delta.items()}
 
 
-# ---- the methods. Each leaves gradients on the model's parameters and returns the loss and the δ of every pass.
+# ---- the methods. Each leaves gradients on the model's parameters and returns the loss and the δ
+# of every pass.
 
 
 @dataclass
 class Trace:
-    """What a reference did: its loss, the parts of it, and δ sentence by sentence at each perturbed pass."""
+    """What a reference did: its loss, the parts of it, and δ sentence by sentence at each perturbed
+    pass.
+    """
 
     loss: float = 0.0
     task_loss: float = 0.0
@@ -233,21 +270,31 @@ def freeat(
     scope: str,
     step_rule: str,
 ) -> Trace:
-    """m times: θ ← θ − τ ∇_θ L and δ ← Π(δ + η sign ∇_δ L); all m updates are done when it returns."""
+    """m times: θ ← θ − τ ∇_θ L and δ ← Π(δ + η sign ∇_δ L); all m updates are done when it
+    returns.
+    """
     group, trace = sentences(model, batch), Trace()
     widths = {stream: module.weight.shape[1] for stream, module in sites(model).items()}
     deltas = [
-        {stream: torch.zeros(len(ids), widths[stream], dtype=torch.float64) for stream, ids in streams(one).items()}
+        {
+            stream: torch.zeros(len(ids), widths[stream], dtype=torch.float64)
+            for stream, ids in streams(one).items()
+        }
         for one in group
     ]
     for _ in range(replays):
         trace.path.append(deltas)
         points = [leaf(delta) for delta in deltas]
-        losses = [task_loss(model, predict(model, one, point), one) for one, point in zip(group, points, strict=True)]
+        losses = [
+            task_loss(model, predict(model, one, point), one)
+            for one, point in zip(group, points, strict=True)
+        ]
         loss = sum(losses) / items(model, group)
         loss.backward()
         with torch.no_grad():
-            for parameter in (p for p in model.parameters() if p.requires_grad):  # Marian's sinusoids are fixed
+            for parameter in (
+                p for p in model.parameters() if p.requires_grad
+            ):  # Marian's sinusoids are fixed
                 parameter -= learning_rate * parameter.grad
                 parameter.grad = None
         slopes = [{stream: rows.grad for stream, rows in point.items()} for point in points]
@@ -260,19 +307,31 @@ def freeat(
 
 
 def freelb(
-    model: nn.Module, batch: dict[str, Tensor], radius: float, ascent_steps: int, step_size: float, start_scale: float
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    radius: float,
+    ascent_steps: int,
+    step_size: float,
+    start_scale: float,
 ) -> Trace:
-    """1/K Σ_{k<K} L(f(x + δ_k), y) with K = 1 + S, δ climbing along the gradient of the same passes."""
+    """1/K Σ_{k<K} L(f(x + δ_k), y) with K = 1 + S, δ climbing along the gradient of the same
+    passes.
+    """
     group, trace, points = sentences(model, batch), Trace(), ascent_steps + 1
     ball = (radius, "l2", "sample")
     deltas = [
-        project({s: rows * start_scale / math.sqrt(rows.numel()) for s, rows in noise.items()}, *ball)
+        project(
+            {s: rows * start_scale / math.sqrt(rows.numel()) for s, rows in noise.items()}, *ball
+        )
         for noise in draw(model, group)
     ]
     for _ in range(points):
         trace.path.append(deltas)
         here = [leaf(delta) for delta in deltas]
-        losses = [task_loss(model, predict(model, one, point), one) for one, point in zip(group, here, strict=True)]
+        losses = [
+            task_loss(model, predict(model, one, point), one)
+            for one, point in zip(group, here, strict=True)
+        ]
         loss = sum(losses) / items(model, group)
         (loss / points).backward()
         trace.loss += float(loss.detach()) / points
@@ -309,10 +368,15 @@ class Inner:
             start = [onto_surface(noise, *ball) for noise in draw(model, group)]
         else:
             noises = draw(model, group, normal=True)
-            start = [project({s: self.start_scale * rows for s, rows in noise.items()}, *ball) for noise in noises]
+            start = [
+                project({s: self.start_scale * rows for s, rows in noise.items()}, *ball)
+                for noise in noises
+            ]
         path = [start]
         for _ in range(self.ascent_steps):
-            path.append([self._step(model, one, delta) for one, delta in zip(group, path[-1], strict=True)])
+            path.append(
+                [self._step(model, one, delta) for one, delta in zip(group, path[-1], strict=True)]
+            )
         return path
 
     def _step(self, model: nn.Module, sentence: Sentence, delta: Rows) -> Rows:
@@ -324,14 +388,18 @@ class Inner:
         end = project if self.step_end == "project" else onto_surface
         return end(moved, self.radius, self.norm, self.scope)
 
-    def objective(self, model: nn.Module, group: list[Sentence], deltas: list[Rows]) -> tuple[Tensor, Trace]:
+    def objective(
+        self, model: nn.Module, group: list[Sentence], deltas: list[Rows]
+    ) -> tuple[Tensor, Trace]:
         """(Σ ℓ + λ Σ ℓ_v) / items."""
         task, penalty = torch.zeros(()), torch.zeros(())
         for one, delta in zip(group, deltas, strict=True):
             clean = predict(model, one)
             task = task + task_loss(model, clean, one)
             target = clean.detach() if self.detach_clean else clean
-            penalty = penalty + distance(model, target, predict(model, one, delta), one, self.divergence)
+            penalty = penalty + distance(
+                model, target, predict(model, one, delta), one, self.divergence
+            )
         task, penalty = task / items(model, group), penalty / items(model, group)
         loss = task + self.weight * penalty
         return loss, Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
@@ -354,7 +422,9 @@ class Smart:
         if self.proximal_weight > 0:
             kind, pull = self.inner.divergence, torch.zeros(())
             for one in group:
-                pull = pull + distance(model, predict(self.average, one).detach(), predict(model, one), one, kind)
+                pull = pull + distance(
+                    model, predict(self.average, one).detach(), predict(model, one), one, kind
+                )
             loss = loss + self.proximal_weight * pull / items(model, group)
             trace.loss = float(loss.detach())
         loss.backward()
@@ -367,10 +437,15 @@ class Smart:
                 mine.copy_(self.proximal_momentum * mine + (1 - self.proximal_momentum) * theirs)
 
 
-def r3f(model: nn.Module, batch: dict[str, Tensor], inner: Inner, noise: str, noise_scale: float) -> Trace:
+def r3f(
+    model: nn.Module, batch: dict[str, Tensor], inner: Inner, noise: str, noise_scale: float
+) -> Trace:
     """L + λ ℓ_v(x, z), z ~ U(−σ, σ) or N(0, σ²)."""
     group = sentences(model, batch)
-    deltas = [{s: noise_scale * rows for s, rows in z.items()} for z in draw(model, group, normal=noise == "normal")]
+    deltas = [
+        {s: noise_scale * rows for s, rows in z.items()}
+        for z in draw(model, group, normal=noise == "normal")
+    ]
     loss, trace = inner.objective(model, group, deltas)
     loss.backward()
     trace.path = [deltas]
@@ -389,7 +464,9 @@ def rdrop(
     both: bool,
     copy: Callable[[int], AbstractContextManager[None]],
 ) -> Trace:
-    """½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)]; within ``copy(k)`` the model drops what the k-th copy does."""
+    """½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)]; within ``copy(k)`` the model drops what the
+    k-th copy does.
+    """
     group, trace = sentences(model, batch), Trace()
     task, penalty = torch.zeros(()), torch.zeros(())
     for one in group:
@@ -403,7 +480,11 @@ def rdrop(
     task, penalty = task / items(model, group), penalty / items(model, group)
     loss = task + weight * penalty
     loss.backward()
-    trace.loss, trace.task_loss, trace.penalty = float(loss.detach()), float(task.detach()), float(penalty.detach())
+    trace.loss, trace.task_loss, trace.penalty = (
+        float(loss.detach()),
+        float(task.detach()),
+        float(penalty.detach()),
+    )
     return trace
 
 
@@ -411,21 +492,33 @@ def rdrop(
 def cut_out(model: nn.Module, cut: dict[str, list[bool]]) -> Iterator[None]:
     def blank(stream: str) -> Callable[..., Tensor]:
         def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-            rows = [torch.zeros_like(row) if gone else row for row, gone in zip(output[0], cut[stream], strict=True)]
+            rows = [
+                torch.zeros_like(row) if gone else row
+                for row, gone in zip(output[0], cut[stream], strict=True)
+            ]
             return torch.stack(rows)[None]
 
         return hook
 
-    handles = [module.register_forward_hook(blank(stream)) for stream, module in sites(model).items()]
+    handles = [
+        module.register_forward_hook(blank(stream)) for stream, module in sites(model).items()
+    ]
     yield
     for handle in handles:
         handle.remove()
 
 
 def simcut(
-    model: nn.Module, batch: dict[str, Tensor], weight: float, cut: float, divergence: str = "kl", detach: bool = False
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    weight: float,
+    cut: float,
+    divergence: str = "kl",
+    detach: bool = False,
 ) -> Trace:
-    """L + λ KL(f(x) ‖ f(cut x)): each token but the last of a row loses its embedding with probability p."""
+    """L + λ KL(f(x) ‖ f(cut x)): each token but the last of a row loses its embedding with
+    probability p.
+    """
     group = sentences(model, batch)
     gone: list[dict[str, list[bool]]] = [{} for _ in group]
     for stream in sites(model):
@@ -438,7 +531,9 @@ def simcut(
         with cut_out(model, of_one):
             moved = predict(model, one)
         task = task + task_loss(model, clean, one)
-        penalty = penalty + distance(model, clean.detach() if detach else clean, moved, one, divergence)
+        penalty = penalty + distance(
+            model, clean.detach() if detach else clean, moved, one, divergence
+        )
     task, penalty = task / items(model, group), penalty / items(model, group)
     loss = task + weight * penalty
     loss.backward()
@@ -451,7 +546,9 @@ def softmax(row: Tensor) -> Tensor:
 
 @dataclass
 class Temporal:
-    """L + λ KL(q_i ‖ f(x_i)), q_i ← a q_i + (1 − a) f(x_i), in a dict by sample; ``lumped`` keeps the k likeliest."""
+    """L + λ KL(q_i ‖ f(x_i)), q_i ← a q_i + (1 − a) f(x_i), in a dict by sample; ``lumped`` keeps
+    the k likeliest.
+    """
 
     weight: float
     ensemble: float = 0.0
@@ -468,15 +565,21 @@ class Temporal:
             if i in self.cache and epoch > 0:
                 pairs = zip(self.cache[i], logits, strict=True)
                 penalty = penalty + sum(self.apart(head_of(model, one), q, row) for q, row in pairs)
-            seen[i] = self.blended(i, [self.rounded(head_of(model, one), row.detach()) for row in logits])
+            seen[i] = self.blended(
+                i, [self.rounded(head_of(model, one), row.detach()) for row in logits]
+            )
         self.cache |= seen
         task, penalty = task / items(model, group), penalty / items(model, group)
-        loss = (task + self.weight * penalty) / (1 + self.weight if self.normalise and epoch > 0 else 1)
+        loss = (task + self.weight * penalty) / (
+            1 + self.weight if self.normalise and epoch > 0 else 1
+        )
         loss.backward()
         return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
 
     def rounded(self, head: str, row: Tensor) -> Tensor:
-        """What is kept, not yet in half precision; a lumped row has zeros for the rest, and its mass last."""
+        """What is kept, not yet in half precision; a lumped row has zeros for the rest, and its
+        mass last.
+        """
         if head == "value":
             return row
         if head == "several":
@@ -490,7 +593,10 @@ class Temporal:
 
     def blended(self, i: int, rows: list[Tensor]) -> list[Tensor]:
         if i in self.cache and self.ensemble > 0:
-            rows = [self.ensemble * q + (1 - self.ensemble) * row for q, row in zip(self.cache[i], rows, strict=True)]
+            rows = [
+                self.ensemble * q + (1 - self.ensemble) * row
+                for q, row in zip(self.cache[i], rows, strict=True)
+            ]
         return [(row.float() if row.numel() == 1 else row.half()).double() for row in rows]
 
     def apart(self, head: str, q: Tensor, row: Tensor) -> Tensor:
@@ -498,18 +604,25 @@ class Temporal:
             return ((q - row) ** 2).sum()
         if head == "several":
             yes = 1 / (1 + torch.exp(-row))
-            return sum(kullback_leibler(a / a.sum(), torch.stack([1 - p, p])) for a, p in zip(q, yes, strict=True))
+            return sum(
+                kullback_leibler(a / a.sum(), torch.stack([1 - p, p]))
+                for a, p in zip(q, yes, strict=True)
+            )
         p = softmax(row)
         if self.lumped is not None:
             top = [v for v in range(len(p)) if q[v] > 0]
             q = torch.stack([*(q[v] for v in top), q[-1]])
-            p = torch.stack([*(p[v] for v in top), sum(p[v] for v in range(len(p)) if v not in top)])
+            p = torch.stack(
+                [*(p[v] for v in top), sum(p[v] for v in range(len(p)) if v not in top)]
+            )
         return kullback_leibler(q / q.sum(), p)
 
 
 @dataclass
 class OLS:
-    """L + λ KL(s_y ‖ f(x)), s_c the mean over the last epoch's samples of class c that were predicted right."""
+    """L + λ KL(s_y ‖ f(x)), s_c the mean over the last epoch's samples of class c that were
+    predicted right.
+    """
 
     weight: float
     classes: int
@@ -520,7 +633,8 @@ class OLS:
     def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
         if epoch != self.epoch:
             self.targets = {
-                c: torch.full((self.classes,), 1 / self.classes, dtype=torch.float64) for c in range(self.classes)
+                c: torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+                for c in range(self.classes)
             }
             self.targets |= {c: sum(rows) / len(rows) for c, rows in self.right.items()}
             self.right, self.epoch = {}, epoch
@@ -556,22 +670,30 @@ class Arch:
     nearest: dict[str, dict[int, list[int]]] = field(default_factory=dict)
 
     def prepare(self, model: nn.Module) -> None:
-        """K_i of every uncached sample, by the cosine of mean word embeddings, each stream on its own."""
+        """K_i of every uncached sample, by the cosine of mean word embeddings, each stream on its
+        own.
+        """
         for stream, module in sites(model).items():
             means = [module.weight[streams(one)[stream]].mean(0).tolist() for one in self.corpus]
             self.nearest[stream] = {
-                i: sorted(self.cached, key=lambda j, i=i, means=means: -cosine(means[i], means[j]))[: self.neighbours]
+                i: sorted(self.cached, key=lambda j, i=i, means=means: -cosine(means[i], means[j]))[
+                    : self.neighbours
+                ]
                 for i in range(len(self.corpus))
                 if i not in self.cached
             }
 
     def step(self, model: nn.Module, ids: list[int], epoch: int) -> Trace:
-        """The path of the trace holds the points of the ascent, if there was one, and last the δ trained on."""
+        """The path of the trace holds the points of the ascent, if there was one, and last the δ
+        trained on.
+        """
         group = [self.corpus[i] for i in ids]
         if self.is_due(epoch) and not self.refresh_by_sweep:
             *path, found = self.inner.ascend(model, group)
             deltas = [self.refresh(i, delta) for i, delta in zip(ids, found, strict=True)]
-            if self.share_last_pass:  # trained on where the last ascent set out, Δ for the cache only
+            if (
+                self.share_last_pass
+            ):  # trained on where the last ascent set out, Δ for the cache only
                 *path, deltas = path
         else:
             path, deltas = [], [self.recall(i) for i in ids]
@@ -590,22 +712,32 @@ class Arch:
             self.refresh(i, delta)
 
     def refresh(self, i: int, found: Rows) -> Rows:
-        """C[i] ← Π(α C[i] + (1 − α) Δ_i); the first time, and for a sample that is not cached, Δ_i as it is."""
+        """C[i] ← Π(α C[i] + (1 − α) Δ_i); the first time, and for a sample that is not cached, Δ_i
+        as it is.
+        """
         if i in self.cache:
             old = {stream: torch.stack(rows) for stream, rows in self.cache[i].items()}
-            blend = {stream: self.ema * old[stream] + (1 - self.ema) * rows for stream, rows in found.items()}
+            blend = {
+                stream: self.ema * old[stream] + (1 - self.ema) * rows
+                for stream, rows in found.items()
+            }
             found = project(blend, self.inner.radius, self.inner.norm, self.inner.scope)
         if i in self.cached:
             self.cache[i] = {stream: list(rows) for stream, rows in found.items()}
         return found
 
     def recall(self, i: int) -> Rows:
-        """C[i], or at every token the mean over the neighbours j of the mean over the rows of C[j]."""
+        """C[i], or at every token the mean over the neighbours j of the mean over the rows of
+        C[j].
+        """
         if i in self.cached:
             return {stream: torch.stack(rows) for stream, rows in self.cache[i].items()}
         borrowed = {}
         for stream, ids in streams(self.corpus[i]).items():
-            means = [sum(self.cache[j][stream]) / len(self.cache[j][stream]) for j in self.nearest[stream][i]]
+            means = [
+                sum(self.cache[j][stream]) / len(self.cache[j][stream])
+                for j in self.nearest[stream][i]
+            ]
             borrowed[stream] = torch.stack([sum(means) / len(means)] * len(ids))
         return project(borrowed, self.inner.radius, self.inner.norm, self.inner.scope)
 

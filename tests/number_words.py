@@ -4,7 +4,21 @@ import random
 from pathlib import Path
 
 _ONES = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -19,9 +33,13 @@ def in_words(number: int) -> str:
     if number < 100:
         return _TENS[number // 10] + (f" {_ONES[number % 10]}" if number % 10 else "")
     if number < 1000:
-        return f"{_ONES[number // 100]} hundred" + (f" and {in_words(number % 100)}" if number % 100 else "")
+        return f"{_ONES[number // 100]} hundred" + (
+            f" and {in_words(number % 100)}" if number % 100 else ""
+        )
     rest = number % 1000
-    return f"{_ONES[number // 1000]} thousand" + (f" {'' if rest >= 100 else 'and '}{in_words(rest)}" if rest else "")
+    return f"{_ONES[number // 1000]} thousand" + (
+        f" {'' if rest >= 100 else 'and '}{in_words(rest)}" if rest else ""
+    )
 
 
 def in_digits(number: int) -> str:
@@ -29,11 +47,19 @@ def in_digits(number: int) -> str:
 
 
 def write_numbers(folder: Path, train: int, valid: int = 60, test: int = 60) -> Path:
-    """Files train, valid and test of different four-digit numbers (BLEU counts four words in a row)."""
+    """Files train, valid and test of different four-digit numbers (BLEU counts four words in a
+    row).
+    """
     numbers = random.Random(0).sample(range(1000, 10_000), train + valid + test)
-    parts = {"train": numbers[:train], "valid": numbers[train : train + valid], "test": numbers[train + valid :]}
+    parts = {
+        "train": numbers[:train],
+        "valid": numbers[train : train + valid],
+        "test": numbers[train + valid :],
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for split, part in parts.items():
         for language, say in ((SOURCE, in_words), (TARGET, in_digits)):
-            (folder / f"{split}.{language}").write_text("".join(f"{say(number)}\n" for number in part))
+            (folder / f"{split}.{language}").write_text(
+                "".join(f"{say(number)}\n" for number in part)
+            )
     return folder

@@ -1,4 +1,6 @@
-"""What a method does to a model, seen from outside: passes, the δ that reaches the embeddings, events, traces left."""
+"""What a method does to a model, seen from outside: passes, the δ that reaches the embeddings,
+events, traces left.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from advreg.core import ball
 from advreg.core.schedule import Clock
 from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
-from advreg.hf.task import ModelTask
+from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, StepReport
 from naive import Rows, sites
 from tiny_models import POSITIONS, VOCABULARY, tiny, tiny_batch
@@ -32,7 +34,9 @@ torch.set_num_threads(1)  # models this small only wait for each other's threads
 
 
 def exact(family: str, **settings: Any) -> Any:
-    """A tiny model in which training mode is deterministic and rounding far below what is compared."""
+    """A tiny model in which training mode is deterministic and rounding far below what is
+    compared.
+    """
     return deepcopy(_built(family, **settings))
 
 
@@ -77,7 +81,9 @@ class Padded:
         batch = {
             "input_ids": self.fill(inputs, self.pad, self.side),
             "attention_mask": self.fill([[1] * len(row) for row in inputs], 0, self.side),
-            "labels": self.fill(labels, -100, "right") if isinstance(labels[0], list) else torch.tensor(labels),
+            "labels": self.fill(labels, -100, "right")
+            if isinstance(labels[0], list)
+            else torch.tensor(labels),
         }
         if "sample_id" in features[0]:
             batch["sample_id"] = torch.tensor([feature["sample_id"] for feature in features])
@@ -87,18 +93,27 @@ class Padded:
     def fill(rows: list[list[int]], value: int, side: str) -> Tensor:
         width = max(map(len, rows))
         gaps = [[value] * (width - len(row)) for row in rows]
-        return torch.tensor([gap + row if side == "left" else row + gap for gap, row in zip(gaps, rows, strict=True)])
+        return torch.tensor(
+            [
+                gap + row if side == "left" else row + gap
+                for gap, row in zip(gaps, rows, strict=True)
+            ]
+        )
 
 
-def ready(method: Method, task: ModelTask, batch: Batch, seed: int = 0) -> None:
+def ready(method: Method, task: HFModelView, batch: Batch, seed: int = 0) -> None:
     """Let the method see the batch as its whole training set."""
     task.widths(batch)  # the silent pass that measures the widths is no pass of a step
-    method.prepare(survey(task, features_of(batch), Padded(task.model.config.pad_token_id)), seed, torch.device("cpu"))
+    method.prepare(
+        survey(task, features_of(batch), Padded(task.model.config.pad_token_id)),
+        seed,
+        torch.device("cpu"),
+    )
 
 
 def step(
     method: Method,
-    task: ModelTask,
+    task: HFModelView,
     batch: Batch,
     *,
     epoch: int = 0,
@@ -107,18 +122,28 @@ def step(
     planned: int | None = None,
     **ways: Any,
 ) -> StepReport:
-    """One step at a known random state; the update between FreeAT's replays clears the gradients and does no more."""
+    """One step at a known random state; the update between FreeAT's replays clears the gradients
+    and does no more.
+    """
     torch.manual_seed(seed)
     ways.setdefault("update", task.model.zero_grad)
     return method.step(task, batch, Clock(epoch, at, planned=planned), **ways)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+    return {
+        name: value.grad.clone()
+        for name, value in model.named_parameters()
+        if value.grad is not None
+    }
 
 
-def close(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-6) -> bool:
-    """Equal names, and every entry within the tolerance; and they are not all zero, which would prove nothing."""
+def close(
+    mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-6
+) -> bool:
+    """Equal names, and every entry within the tolerance; and they are not all zero, which would
+    prove nothing.
+    """
     assert set(mine) == set(theirs)
     assert any(bool(value.any()) for value in theirs.values())
     worst = max(float((mine[name].detach() - theirs[name].detach()).abs().max()) for name in theirs)
@@ -130,7 +155,9 @@ def close(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: f
 
 @dataclass
 class Pass:
-    """One pass over the model: how many rows it had, and what was added to each stream's embeddings."""
+    """One pass over the model: how many rows it had, and what was added to each stream's
+    embeddings.
+    """
 
     rows: int
     deltas: dict[str, Tensor] = field(default_factory=dict)
@@ -145,14 +172,17 @@ class Pass:
         assert not any(bool(delta[:half].any()) for delta in self.deltas.values())
         return Pass(half, {stream: delta[half:] for stream, delta in self.deltas.items()})
 
-    def samples(self, task: ModelTask, batch: Batch) -> list[Rows]:
+    def samples(self, task: HFModelView, batch: Batch) -> list[Rows]:
         """δ of each sample, one row per real token; padding must have been left alone."""
         real = real_tokens(task, batch)
         assert all(not bool(delta[~real[stream]].any()) for stream, delta in self.deltas.items())
-        return [{s: delta[row][real[s][row]] for s, delta in self.deltas.items()} for row in range(self.rows)]
+        return [
+            {s: delta[row][real[s][row]] for s, delta in self.deltas.items()}
+            for row in range(self.rows)
+        ]
 
 
-def real_tokens(task: ModelTask, batch: Batch) -> dict[str, Tensor]:
+def real_tokens(task: HFModelView, batch: Batch) -> dict[str, Tensor]:
     """Where there is a real token; said once more here, from the batch alone."""
     inputs = batch["attention_mask"] == 1
     if not task.model.config.is_encoder_decoder:
@@ -162,10 +192,12 @@ def real_tokens(task: ModelTask, batch: Batch) -> dict[str, Tensor]:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[list[Pass]]:
-    """Every pass over the model, and the δ that came out of its embedding modules, whoever put it there.
+    """Every pass over the model, and the δ that came out of its embedding modules, whoever put it
+    there.
 
-    A hook of ours would run before one that is registered later, and miss it; so the modules' `__call__` is wrapped.
-    For the same reason a pass is noticed at its first embeddings and not where it enters the model.
+    A hook of ours would run before one that is registered later, and miss it; so the modules'
+    `__call__` is wrapped. For the same reason a pass is noticed at its first embeddings and not
+    where it enters the model.
     """
     passes: list[Pass] = []
     modules = sites(model)
@@ -179,7 +211,9 @@ def watched(model: nn.Module) -> Iterator[list[Pass]]:
             module.__class__ = classes[stream]
 
 
-def _listening(plain: type[nn.Module], stream: str, passes: list[Pass], begins: bool) -> type[nn.Module]:
+def _listening(
+    plain: type[nn.Module], stream: str, passes: list[Pass], begins: bool
+) -> type[nn.Module]:
     """A module that notes its output; the first of a model also notes that a pass begins."""
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
@@ -210,7 +244,9 @@ class Wrapper(nn.Module):
 
 
 class Exchanging(Wrapper):
-    """The same, that knows whether gradients are exchanged with other processes or kept for the next pass."""
+    """The same, that knows whether gradients are exchanged with other processes or kept for the
+    next pass.
+    """
 
     exchanging = True
 
@@ -243,12 +279,13 @@ def heard(events: list[str]) -> Callable[[Tensor], None]:
 def content_noise(patch: pytest.MonkeyPatch) -> None:
     """Make each random draw a function of stream, token and its place in the sentence.
 
-    Then the noise follows a sample wherever a batch puts it, and batches that hold the same samples can be compared.
+    Then the noise follows a sample wherever a batch puts it, and batches that hold the same samples
+    can be compared.
     """
     known: list[tuple[Tensor, str, Tensor]] = []
-    masks = ModelTask.masks
+    masks = HFModelView.masks
 
-    def masks_noted(self: ModelTask, batch: Batch) -> dict[str, Tensor]:
+    def masks_noted(self: HFModelView, batch: Batch) -> dict[str, Tensor]:
         made = masks(self, batch)
         known.extend((made[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
         return made
@@ -270,7 +307,7 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
         ball.uniform_noise: lambda values, mask: rows(values, mask, False),
         ball.normal_noise: lambda values, mask, scale: scale * rows(values, mask, True),
     }
-    patch.setattr(ModelTask, "masks", masks_noted)
+    patch.setattr(HFModelView, "masks", masks_noted)
     for name, module in list(sys.modules.items()):
         if name.startswith("advreg"):
             for attribute, value in list(vars(module).items()):
@@ -283,14 +320,20 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Copies:
-    """Which of its two copies a pass is of: each drops other values, and the same ones again in every pass."""
+    """Which of its two copies a pass is of: each drops other values, and the same ones again in
+    every pass.
+    """
 
     differ: bool = True
     copy: int = 0
     is_fused: bool = False
 
-    def dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """In place of ``F.dropout``: what is dropped follows from the values and the copy, and from nothing else."""
+    def dropped(
+        self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        """In place of ``F.dropout``: what is dropped follows from the values and the copy, and from
+        nothing else.
+        """
         if not training or p == 0:
             return values
         copy = torch.full((len(values),), self.copy)
@@ -309,9 +352,10 @@ class Copies:
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
-    """Make dropout a function of what it is applied to and of the copy in :meth:`ModelTask.pair`, so that it follows a
-    sample wherever a batch puts it. The model must be made by :func:`dropping`."""
-    copies, pair = Copies(), ModelTask.pair
+    """Make dropout a function of what it is applied to and of the copy in :meth:`HFModelView.pair`,
+    so that it follows a sample wherever a batch puts it. The model must be made by
+    :func:`dropping`."""
+    copies, pair = Copies(), HFModelView.pair
     passes: list[int] = []  # of the pair under way
 
     def pair_noted(*args: Any, **ways: Any) -> Any:
@@ -334,9 +378,9 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         return pass_noted
 
     patch.setattr(torch.nn.functional, "dropout", copies.dropped)
-    patch.setattr(ModelTask, "pair", pair_noted)
+    patch.setattr(HFModelView, "pair", pair_noted)
     for name in ("_train_pass", "_forward"):
-        patch.setattr(ModelTask, name, noted(getattr(ModelTask, name)))
+        patch.setattr(HFModelView, name, noted(getattr(HFModelView, name)))
     return copies
 
 
@@ -344,7 +388,9 @@ def dropping(family: str, **settings: Any) -> Any:
     """As :func:`exact`, with dropout, all of which goes through ``F.dropout``."""
     if family not in ("llama", "qwen"):
         return exact(family, dropout=0.1, attn_implementation="eager", **settings)
-    model = exact(family, **settings)  # they drop in their attention alone, which in float64 must not be eager
+    model = exact(
+        family, **settings
+    )  # they drop in their attention alone, which in float64 must not be eager
     model.score = nn.Sequential(nn.Dropout(0.1), model.score)
     return model
 
@@ -358,7 +404,9 @@ class BadGradient(TrainerCallback):  # type: ignore[misc]
     def __init__(self, step: int) -> None:
         self.step, self.now = step, False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         def spoil(gradient: Tensor) -> Tensor:
             return gradient.new_full((), torch.inf) + gradient if self.now else gradient
 
@@ -374,7 +422,9 @@ class Weights(TrainerCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         self.seen: list[dict[str, Tensor]] = []
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
 
 
@@ -385,7 +435,9 @@ class Reads(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.count += function is torch.ops.aten._local_scalar_dense.default
         return function(*args, **(kwargs or {}))
 
@@ -396,7 +448,9 @@ def within(mode: Any, work: Any) -> Any:
 
 
 def reads_in_training(trainer: Any) -> int:
-    """How often a value is read off a tensor in a whole training; what looks at batches on the host is left out."""
+    """How often a value is read off a tensor in a whole training; what looks at batches on the host
+    is left out.
+    """
     everywhere, on_host, collator = Reads(), Reads(), trainer.data_collator
 
     class Watched(IdCollator):

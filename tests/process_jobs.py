@@ -1,4 +1,6 @@
-"""What several processes do together in tests: train, so that nothing depends on which of them trains on what."""
+"""What several processes do together in tests: train, so that nothing depends on which of them
+trains on what.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from torch.utils.data import BatchSampler
 from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
-from advreg.hf.checkpoint import checkpoints, save_method
+from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
@@ -32,9 +34,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rdrop": {},
     "simcut": {"cut": 0.3},
     "freelb": {"ascent_steps": 2, "radius": 0.5, "start_scale": 0.5},
-    "freeat": {"replays": 2, "radius": 0.1, "step_rule": "normalised", "norm": "l2", "scope": "sample"},
+    "freeat": {
+        "replays": 2,
+        "radius": 0.1,
+        "step_rule": "normalised",
+        "norm": "l2",
+        "scope": "sample",
+    },
     "smart": {"radius": 0.5, "ascent_steps": 1, "proximal_weight": 0.5, "proximal_momentum": 0.5},
-    "arch": {"cache_fraction": 0.4, "refresh_every": 2, "radius": 0.5, "ascent_steps": 2, "neighbours": 2},
+    "arch": {
+        "cache_fraction": 0.4,
+        "refresh_every": 2,
+        "radius": 0.5,
+        "ascent_steps": 2,
+        "neighbours": 2,
+    },
 }
 
 
@@ -54,11 +68,15 @@ def fixed_noise() -> Iterator[None]:
 
 
 class DealtBatches(BatchSampler):
-    """The batches of ``PARTS`` processes, dealt to as many as there are: the same steps for any number of them."""
+    """The batches of ``PARTS`` processes, dealt to as many as there are: the same steps for any
+    number of them.
+    """
 
     def __init__(self, size: int, batch_size: int, rank: int, world: int) -> None:
         parts = range(rank, PARTS, world)
-        self.samplers = [ShardBatches(Shard(size, part, PARTS), batch_size, seed=5) for part in parts]
+        self.samplers = [
+            ShardBatches(Shard(size, part, PARTS), batch_size, seed=5) for part in parts
+        ]
 
     def set_epoch(self, epoch: int) -> None:
         for sampler in self.samplers:
@@ -98,7 +116,9 @@ def trainer_of(
     dtype: str = "float64",
     **settings: Any,
 ) -> Any:
-    """A trainer, in double precision unless told; ``settings``: options of the method, fields of TrainingArguments."""
+    """A trainer, in double precision unless told; ``settings``: options of the method, fields of
+    TrainingArguments.
+    """
     options = OPTIONS.get(name, {}) | {
         key: settings.pop(key) for key in list(settings) if key in create(name).options()
     }
@@ -126,7 +146,9 @@ def trainer_of(
 
 
 def train_dealt(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Weights, logs and cached perturbations after each of the runs, on data dealt to the processes there are."""
+    """Weights, logs and cached perturbations after each of the runs, on data dealt to the processes
+    there are.
+    """
     found = []
     with tempfile.TemporaryDirectory() as folder, fixed_noise():
         for run in runs:
@@ -138,7 +160,9 @@ def train_dealt(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def outcome(trainer: Any) -> dict[str, Any]:
     return {
-        "weights": {name: value.detach().clone() for name, value in trainer.model.named_parameters()},
+        "weights": {
+            name: value.detach().clone() for name, value in trainer.model.named_parameters()
+        },
         "logs": [line for line in trainer.state.log_history if "loss" in line],
         "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
         "steps": trainer.state.global_step,
@@ -157,7 +181,13 @@ class RecallingTrainer(AdversarialTrainer):
 
 def train_and_save(folder: str, **settings: Any) -> Any:
     """Four epochs of ARCH with dropout and random starts, saved every third step."""
-    saving = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 4, "seed": 7, "dropout": 0.1}
+    saving = {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "num_train_epochs": 4,
+        "seed": 7,
+        "dropout": 0.1,
+    }
     trainer = trainer_of("arch", folder, RecallingTrainer, **saving | settings)
     trainer.train()
     return trainer
@@ -166,14 +196,22 @@ def train_and_save(folder: str, **settings: Any) -> Any:
 def resumed(folder: str, step: int, **settings: Any) -> Any:
     """The same from a checkpoint on."""
     trainer = trainer_of(
-        "arch", str(Path(folder) / "again"), RecallingTrainer, num_train_epochs=4, seed=7, dropout=0.1, **settings
+        "arch",
+        str(Path(folder) / "again"),
+        RecallingTrainer,
+        num_train_epochs=4,
+        seed=7,
+        dropout=0.1,
+        **settings,
     )
     trainer.train(resume_from_checkpoint=str(Path(folder) / f"checkpoint-{step}"))
     return trainer
 
 
 def fail_to_save(folder: str) -> list[str]:
-    """The checkpoints there are after a run in which the second process could not write its part of the first one."""
+    """The checkpoints there are after a run in which the second process could not write its part of
+    the first one.
+    """
 
     def broken(method: Any, place: Path, tally: Any, rank: int, world: int) -> None:
         if rank == 1 and place.name == "checkpoint-3":
@@ -208,7 +246,12 @@ def train_fifty(batch_size: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for name in OPTIONS:
             trainer = trainer_of(
-                name, folder, size=16, dropout=0.1, max_steps=50, per_device_train_batch_size=batch_size
+                name,
+                folder,
+                size=16,
+                dropout=0.1,
+                max_steps=50,
+                per_device_train_batch_size=batch_size,
             )
             trainer.train()
             found.append(outcome(trainer))
@@ -237,10 +280,23 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for run in runs:
             trainer = trainer_of(folder=folder, **sharded | run)
             trainer.train()
-            parts = {name: value for name, value in trainer.model.named_parameters() if isinstance(value, DTensor)}
+            parts = {
+                name: value
+                for name, value in trainer.model.named_parameters()
+                if isinstance(value, DTensor)
+            }
             whole = {name: value.full_tensor().detach().clone() for name, value in parts.items()}
-            found.append({"weights": whole, "sharded": sum(value.to_local().numel() for value in parts.values())})
-        for run in ({"name": "smart"}, {"name": "r3f", "spectral": True}, {"name": "arch", "refresh": "sweep"}):
+            found.append(
+                {
+                    "weights": whole,
+                    "sharded": sum(value.to_local().numel() for value in parts.values()),
+                }
+            )
+        for run in (
+            {"name": "smart"},
+            {"name": "r3f", "spectral": True},
+            {"name": "arch", "refresh": "sweep"},
+        ):
             try:
                 trainer_of(folder=folder, **sharded | run).train()
             except ValueError as error:
@@ -249,15 +305,29 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def resume_sharded(folder: str) -> dict[str, Any]:
-    """Whole weights and memory after a run whose weights are spread over the processes, and after a resumed one."""
+    """Whole weights and memory after a run whose weights are spread over the processes, and after a
+    resumed one.
+    """
     found: dict[str, Any] = {}
     for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
-        config = {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"], "state_dict_type": kind}
+        config = {
+            "version": 2,
+            "transformer_layer_cls_to_wrap": ["BertLayer"],
+            "state_dict_type": kind,
+        }
         with fsdp_on_cpu():
-            place, sharded = str(Path(folder) / kind), {"fsdp": True, "fsdp_config": config, "momentum": 0.5}
-            runs = {"whole": train_and_save(place, **sharded), "resumed": resumed(place, 6, **sharded)}
+            place, sharded = (
+                str(Path(folder) / kind),
+                {"fsdp": True, "fsdp_config": config, "momentum": 0.5},
+            )
+            runs = {
+                "whole": train_and_save(place, **sharded),
+                "resumed": resumed(place, 6, **sharded),
+            }
             filled = {rank: fill_disk(f"{place}-{rank}", rank, **sharded) for rank in range(2)}
-        found[kind] = {name: whole_outcome(trainer) for name, trainer in runs.items()} | {"filled": filled}
+        found[kind] = {name: whole_outcome(trainer) for name, trainer in runs.items()} | {
+            "filled": filled
+        }
     return found
 
 
@@ -265,7 +335,11 @@ def fill_disk(folder: str, rank: int, **settings: Any) -> list[int]:
     """The steps that were saved when the disk of one process was full at the first of them."""
 
     def write(self: Any, *rest: Any) -> None:
-        with full_disk() if (self.state.global_step, self.args.process_index) == (3, rank) else nullcontext():
+        with (
+            full_disk()
+            if (self.state.global_step, self.args.process_index) == (3, rank)
+            else nullcontext()
+        ):
             whole(self, *rest)
 
     whole = AdversarialTrainer._write
@@ -277,7 +351,10 @@ def fill_disk(folder: str, rank: int, **settings: Any) -> list[int]:
 
 def whole_outcome(trainer: Any) -> dict[str, Any]:
     return {
-        "weights": {name: value.full_tensor().detach().clone() for name, value in trainer.model.named_parameters()},
+        "weights": {
+            name: value.full_tensor().detach().clone()
+            for name, value in trainer.model.named_parameters()
+        },
         "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
         "steps": trainer.state.global_step,
     }

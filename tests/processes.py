@@ -1,4 +1,6 @@
-"""Functions run in several processes at once that can talk to each other (gloo, on the CPU), against the clock."""
+"""Functions run in several processes at once that can talk to each other (gloo, on the CPU),
+against the clock.
+"""
 
 import importlib
 import json
@@ -18,21 +20,32 @@ import torch
 TESTS = Path(__file__).parent
 
 
-def together(job: str, world: int, folder: Path, seconds: float = 120, /, **arguments: Any) -> list[Any]:
-    """What ``job``, the name of a function as ``module:function``, returns in each of ``world`` processes.
+def together(
+    job: str, world: int, folder: Path, seconds: float = 120, /, **arguments: Any
+) -> list[Any]:
+    """What ``job``, the name of a function as ``module:function``, returns in each of ``world``
+    processes.
 
-    It is called with the arguments, which must be JSON. One that fails, or one that is not done in time (a deadlock),
-    fails the test, with what they all printed.
+    It is called with the arguments, which must be JSON. One that fails, or one that is not done in
+    time (a deadlock), fails the test, with what they all printed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     environment = common_environment() | {"WORLD_SIZE": str(world), "MASTER_PORT": str(free_port())}
     logs = [folder / f"log-{rank}.txt" for rank in range(world)]
     running = []
     for rank, log in enumerate(logs):
-        command = [sys.executable, str(Path(__file__)), job, json.dumps(arguments), str(folder / f"found-{rank}.pt")]
+        command = [
+            sys.executable,
+            str(Path(__file__)),
+            job,
+            json.dumps(arguments),
+            str(folder / f"found-{rank}.pt"),
+        ]
         ranked = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         with log.open("w") as file:
-            running.append(subprocess.Popen(command, env=ranked, stdout=file, stderr=subprocess.STDOUT))
+            running.append(
+                subprocess.Popen(command, env=ranked, stdout=file, stderr=subprocess.STDOUT)
+            )
     try:
         codes = _ended(running, seconds)
     finally:
@@ -73,7 +86,9 @@ def free_port() -> int:
 
 
 def _ended(running: list[subprocess.Popen[bytes]], seconds: float) -> list[int | None]:
-    """Exit codes; early when one failed, for the others would wait for it, and None for those out of time."""
+    """Exit codes; early when one failed, for the others would wait for it, and None for those out
+    of time.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         codes = [process.poll() for process in running]

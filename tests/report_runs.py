@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from advreg.health import HealthRecord, Histogram, MemoryHealth, TokenNorms
-from advreg.record import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
-from advreg.report.figures import Lines
-from advreg.report.gather import gather
-from advreg.report.parts import Part, Section
-from advreg.report.sections import sections
+from advreg.lab.report.figures import Lines
+from advreg.lab.report.gather import gather
+from advreg.lab.report.parts import Part, Section
+from advreg.lab.report.sections import sections
+from advreg.records.diagnostics import HealthRecord, Histogram, MemoryHealth, TokenNorms
+from advreg.records.run import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
 
 P = TypeVar("P", bound=Part)
 
@@ -25,7 +25,12 @@ def history(method: str, seed: int, count: int = 20, weight: float = 1.0) -> lis
     lines: list[dict[str, Any]] = []
     for step in range(1, count + 1):
         task_loss = 2 * math.exp(-step / count) + 0.01 * seed
-        line = {"step": step, "epoch": step / 5, "task_loss": task_loss, "grad_norm": 1 + math.sin(step + seed) / 2}
+        line = {
+            "step": step,
+            "epoch": step / 5,
+            "task_loss": task_loss,
+            "grad_norm": 1 + math.sin(step + seed) / 2,
+        }
         if method != "standard":
             line |= {"penalty": task_loss / 4, "delta_norm": 0.3 * step / count}
             line["loss"] = task_loss * (1 + weight / 4)
@@ -51,11 +56,22 @@ def made_up(
 ) -> RunRecord:
     """A finished run of 20 steps."""
     options = {} if method == "standard" else {**ASCENT, **(settings or {})}
-    fields: dict[str, Any] = {"epochs": 4, "batch_size": 8, "learning_rate": 1e-3, "precision": "fp32", "seed": seed}
+    fields: dict[str, Any] = {
+        "epochs": 4,
+        "batch_size": 8,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "seed": seed,
+    }
     record = RunRecord(
         name=f"{method}-seed{seed}",
         method=MethodInfo(name=method, settings=options),
-        task=TaskInfo(name=task, fingerprint=fingerprint, sizes={"train": 40, "dev": 8}, details=dict(details or {})),
+        task=TaskInfo(
+            name=task,
+            fingerprint=fingerprint,
+            sizes={"train": 40, "dev": 8},
+            details=dict(details or {}),
+        ),
         model=ModelInfo(name=model, parameters=1000),
         training=TrainingInfo(**fields | training),
         environment={
@@ -84,9 +100,15 @@ def health(tokens: list[str] | None = None) -> HealthRecord:
     norms = [0.3 * (place + 1) / len(words) for place in range(len(words))]
     return HealthRecord(
         memory=MemoryHealth(
-            sizes=[Histogram(stream="tokens", low=0.0, high=1.0, counts=[0] * 35 + [1, 1, 2, 2, 4])],
+            sizes=[
+                Histogram(stream="tokens", low=0.0, high=1.0, counts=[0] * 35 + [1, 1, 2, 2, 4])
+            ],
             written={"2": 10},
-            similarity=[Histogram(stream="tokens", low=-1.0, high=1.0, counts=[0] * 25 + [3, 9, 6, 2] + [0] * 11)],
+            similarity=[
+                Histogram(
+                    stream="tokens", low=-1.0, high=1.0, counts=[0] * 25 + [3, 9, 6, 2] + [0] * 11
+                )
+            ],
             tokens=[TokenNorms(sample=3, stream="tokens", norms=norms, tokens=words)],
         )
     )
@@ -112,7 +134,9 @@ def sections_of(folder: Path) -> dict[str, Section]:
 def reported(folder: Path, records: Sequence[RunRecord]) -> dict[str, Section]:
     """What a report says of these runs."""
     for number, record in enumerate(records):
-        save(folder / f"run-{number:02}", record, health() if record.method.name == "arch" else None)
+        save(
+            folder / f"run-{number:02}", record, health() if record.method.name == "arch" else None
+        )
     return sections_of(folder)
 
 
@@ -127,4 +151,6 @@ def lines_titled(section: Section, title: str) -> Lines:
     return found
 
 
-FOUR = [made_up(method, seed, 0.7 + seed / 10) for method in ("standard", "arch") for seed in (0, 1)]
+FOUR = [
+    made_up(method, seed, 0.7 + seed / 10) for method in ("standard", "arch") for seed in (0, 1)
+]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.recipes.runner import Ended, Job, Tell
+from advreg.lab.search.pool import Ended, Job, Tell
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ class Seen:
 class Inline:
     """A runner without processes; ``work`` does what a worker would, and may raise."""
 
-    def __init__(self, work: Callable[[Any], Any] | None = None, stop_after: int | None = None) -> None:
+    def __init__(
+        self, work: Callable[[Any], Any] | None = None, stop_after: int | None = None
+    ) -> None:
         self.work, self.stop_after = work, stop_after
         self.jobs: list[Job] = []
 
@@ -144,7 +146,9 @@ class Inline:
     def runs(self) -> list[Any]:
         return [job.work for job in self.jobs]
 
-    def run(self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]) -> list[Ended]:
+    def run(
+        self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]
+    ) -> list[Ended]:
         waiting = deque(jobs)
         while waiting:
             if len(self.jobs) == self.stop_after:

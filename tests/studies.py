@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from advreg.recipes.compare_record import ComparedTask
-from advreg.recipes.study_record import Panel, StudiedPoint, StudiedRun, StudiedVariant, StudyRecord
+from advreg.records.compare import ComparedTask
+from advreg.records.study import Panel, StudiedPoint, StudiedRun, StudiedVariant, StudyRecord
 
 Scores = list[float | None]
 
@@ -21,7 +21,9 @@ def variant(name: str, scores: Scores) -> StudiedVariant:
         )
         for seed, score in enumerate(scores)
     ]
-    return StudiedVariant(name=name, method=method, changes={option: value} if value else {}, runs=runs)
+    return StudiedVariant(
+        name=name, method=method, changes={option: value} if value else {}, runs=runs
+    )
 
 
 def study_record(usual: Scores, other: Scores, smart: Scores) -> StudyRecord:
@@ -31,7 +33,11 @@ def study_record(usual: Scores, other: Scores, smart: Scores) -> StudyRecord:
         method="arch",
         seeds=list(range(len(usual))),
         task=ComparedTask(
-            name="rte", title="rte", main_metrics=["accuracy"], fingerprint="", settings={"model": "…/tiny"}
+            name="rte",
+            title="rte",
+            main_metrics=["accuracy"],
+            fingerprint="",
+            settings={"model": "…/tiny"},
         ),
         panels=[
             Panel(

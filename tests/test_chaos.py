@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from advreg import record as records
 from advreg.methods import create
-from chaos import CHAOS, KILLS, PAGE, RECORDS, SOAK, ChaosRecord, SoakRecord, chaos_file, soak, with_page
+from advreg.records import run as records
+from chaos import (
+    CHAOS,
+    KILLS,
+    PAGE,
+    RECORDS,
+    SOAK,
+    ChaosRecord,
+    SoakRecord,
+    chaos_file,
+    soak,
+    with_page,
+)
 from command_server import GRACE_SECONDS
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
@@ -44,10 +55,17 @@ def test_the_long_run_of_the_record_did_not_grow() -> None:
     assert found.left_behind == []
 
 
-def test_a_run_whose_cache_moves_ends_as_one_whose_cache_stays_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_whose_cache_moves_ends_as_one_whose_cache_stays_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     def trainer(folder: str, tier: str) -> Any:
         options = {**ARCH, "cache_device": tier, "cache_folder": str(tmp_path)}
-        return tiny_trainer(tmp_path / folder, create("arch", **options), tiny("bert", dropout=0.1), num_train_epochs=6)
+        return tiny_trainer(
+            tmp_path / folder,
+            create("arch", **options),
+            tiny("bert", dropout=0.1),
+            num_train_epochs=6,
+        )
 
     straight = trainer("straight", "device")
     straight.train()

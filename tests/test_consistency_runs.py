@@ -15,8 +15,8 @@ import builtin_data
 import pytest
 from text_runs import NOISE, TEST, relabelled, samples
 
-from advreg.recipes.textdata import Example
-from advreg.record_log import RecordLog
+from advreg.lab.tasks.textdata import Example
+from advreg.records.log import RecordLog
 
 WORK = Path(__file__).resolve().parents[1] / "experiments" / "consistency" / "work.py"
 
@@ -41,11 +41,15 @@ def test_a_seed_is_a_subset_and_validation_rows_are_never_trained_on(data: Path)
     assert one.evaluations[TEST] == other.evaluations[TEST]
 
 
-def test_halves_of_the_built_in_task_share_no_sentence_and_noise_changes_a_fifth_of_the_labels(data: Path) -> None:
+def test_halves_of_the_built_in_task_share_no_sentence_and_noise_changes_a_fifth_of_the_labels(
+    data: Path,
+) -> None:
     plain = samples("docstrings", {"train_size": 500}, 1, data)
     noisy = samples("docstrings-noisy", {"train_size": 500}, 1, data)
     clear = samples("docstrings-clear", {"train_size": 500}, 1, data)
-    texts = [{each.text for each in part} for part in (plain.train, plain.dev, plain.evaluations[TEST])]
+    texts = [
+        {each.text for each in part} for part in (plain.train, plain.dev, plain.evaluations[TEST])
+    ]
     assert not texts[0] & texts[1] and not texts[1] & texts[2] and not texts[0] & texts[2]  # noqa: PT018
     changed = [a.label != b.label for a, b in zip(plain.train, noisy.train, strict=True)]
     assert sum(changed) == round(NOISE * 500)
@@ -61,10 +65,21 @@ def test_labels_are_replaced_by_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_that_is_killed_while_it_writes_goes_on_and_repeats_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_queue_that_is_killed_while_it_writes_goes_on_and_repeats_nothing(
+    data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "runs.jsonl.gz"
     few = json.dumps({"epochs": 1, "train_size": 64, "evaluate_on": 32})
-    command = [sys.executable, str(WORK), "--contests", "builtin", "--data", str(data), "--out", str(out)]
+    command = [
+        sys.executable,
+        str(WORK),
+        "--contests",
+        "builtin",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+    ]
     command += ["--only", "builtin/*/tune/standard/*", "--changes", few, "--jobs", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     queue = subprocess.Popen(command, env=environment)

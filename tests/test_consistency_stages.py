@@ -1,4 +1,6 @@
-"""The contests choose by rule: candidates first, Standard's before the methods', results with what won."""
+"""The contests choose by rule: candidates first, Standard's before the methods', results with what
+won.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,24 @@ SMALL = Contest(
     kind="text",
     tasks=("rte", "stsb"),
     base={"epochs": 2, "encoder_dropout": 0.1},
-    standard=(Candidate("plain"), Candidate("off", {"encoder_dropout": 0.0}), Candidate("long", {"epochs": 4})),
+    standard=(
+        Candidate("plain"),
+        Candidate("off", {"encoder_dropout": 0.0}),
+        Candidate("long", {"epochs": 4}),
+    ),
     contestants=(
-        Contestant("rdrop", "rdrop", [Variant("1", {"weight": 1}), Variant("3", {"weight": 3}, {}, 1)], True),
-        Contestant("ols", "ols", [Variant("1", {"weight": 1}), Variant("3", {"weight": 3})], without=("stsb",)),
+        Contestant(
+            "rdrop",
+            "rdrop",
+            [Variant("1", {"weight": 1}), Variant("3", {"weight": 3}, {}, 1)],
+            True,
+        ),
+        Contestant(
+            "ols",
+            "ols",
+            [Variant("1", {"weight": 1}), Variant("3", {"weight": 3})],
+            without=("stsb",),
+        ),
         Contestant("twice", STANDARD, [Variant("x2", settings={"epochs_factor": 2})]),
     ),
     tuning_seed=300,
@@ -36,7 +52,9 @@ def made(contest: Contest, score: dict[str, float]) -> dict[str, float]:
     """Work a contest off; scores by contestant/candidate, 0 unless given."""
     scores: dict[str, float] = {}
     while fresh := [each for each in planned(contest, scores) if each.key not in scores]:
-        scores |= {each.key: score.get(f"{each.contestant}/{each.candidate}", 0.0) for each in fresh}
+        scores |= {
+            each.key: score.get(f"{each.contestant}/{each.candidate}", 0.0) for each in fresh
+        }
     return scores
 
 
@@ -66,7 +84,10 @@ def test_every_seed_has_all_contestants_with_what_won_and_tuning_seeds_never_com
 def test_methods_train_as_standards_best_and_its_second_best_of_the_same_length() -> None:
     plain, off, long = SMALL.standard
     assert regularised(SMALL, [off, long, plain], False) == [{"encoder_dropout": 0.0}, {}]
-    assert regularised(SMALL, [long, plain, off], False) == [{"epochs": 4}, {"epochs": 4, "encoder_dropout": 0.2}]
+    assert regularised(SMALL, [long, plain, off], False) == [
+        {"epochs": 4},
+        {"epochs": 4, "encoder_dropout": 0.2},
+    ]
 
 
 def test_a_method_that_needs_dropout_has_some() -> None:
@@ -78,7 +99,10 @@ def test_a_method_that_needs_dropout_has_some() -> None:
 
 
 def test_a_run_that_diverged_is_never_chosen() -> None:
-    lost = made(SMALL, {"standard/plain": float("-inf"), "standard/long": float("-inf"), "standard/off": -9.0})
+    lost = made(
+        SMALL,
+        {"standard/plain": float("-inf"), "standard/long": float("-inf"), "standard/off": -9.0},
+    )
     assert choices(SMALL, "rte", lost)[STANDARD][0] == "off"
 
 

@@ -1,4 +1,5 @@
-"""Files that were damaged: a clear error of ours or what they held before, never another result or another error.
+"""Files that were damaged: a clear error of ours or what they held before, never another result or
+another error.
 
 Checkpoints are in `tests/hf/test_saving.py`.
 """
@@ -17,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from advreg import record as records
-from advreg.hf.averaging import Snapshots
-from advreg.recipes.plans import agree
-from advreg.recipes.settings import SettingsError, read_settings
-from advreg.recipes.tables import load_tables
-from advreg.recipes.textdata import DataError, TextData
+from advreg.lab.kinds.averaging import Snapshots
+from advreg.lab.runs.plans import agree
+from advreg.lab.runs.settings import SettingsError, read_settings
+from advreg.lab.tasks.tables import load_tables
+from advreg.lab.tasks.textdata import DataError, TextData
+from advreg.records import run as records
 from little_tables import scored, sentiment, write_table
 
 Damage = Callable[[bytes], bytes]
@@ -31,14 +32,20 @@ fuzz = settings(max_examples=60, deadline=None)
 
 @st.composite
 def damages(draw: st.DrawFn) -> Damage:
-    """Something that happens to a file: cut, a bit flipped, a part lost, doubled, blanked or written over."""
+    """Something that happens to a file: cut, a bit flipped, a part lost, doubled, blanked or
+    written over.
+    """
     kind = draw(st.sampled_from(["cut", "flip", "lose", "double", "blank", "overwrite"]))
     where, length = draw(st.floats(0, 1)), draw(st.integers(1, 40))
     bit, junk = draw(st.integers(0, 7)), draw(st.binary(min_size=1, max_size=20))
 
     def damage(content: bytes) -> bytes:
         place = min(int(where * len(content)), max(0, len(content) - 1))
-        before, part, after = content[:place], content[place : place + length], content[place + length :]
+        before, part, after = (
+            content[:place],
+            content[place : place + length],
+            content[place + length :],
+        )
         if kind == "flip" and part:
             return before + bytes([part[0] ^ 1 << bit]) + part[1:] + after
         changed = {"cut": before, "lose": before + after, "double": before + part + part + after}
@@ -86,7 +93,9 @@ RECORD = records.RunRecord.begin(
     method=records.MethodInfo(name="arch", settings={"radius": 0.1}),
     task=records.TaskInfo(name="t", fingerprint="ab"),
     model=records.ModelInfo(name="m", parameters=3),
-    training=records.TrainingInfo(epochs=1, batch_size=2, learning_rate=0.1, precision="fp32", seed=0),
+    training=records.TrainingInfo(
+        epochs=1, batch_size=2, learning_rate=0.1, precision="fp32", seed=0
+    ),
     device="cpu",
 ).finish(metrics={"accuracy": 0.5, "loss": 1.25}, history=[{"step": 1, "loss": 2.0}])
 
@@ -95,7 +104,10 @@ def test_a_damaged_plan_is_refused_by_name(tmp_path: Path) -> None:
     agree("arch-seed0", tmp_path, {"epochs": 3}, resume=False)
     for content in (b"", b'{"epochs": 3', b"[3]", b"\xff\xfe", b"[" * 100_000):
         (tmp_path / "plan.json").write_bytes(content)
-        with pytest.raises(SettingsError, match=r"plan.json is damaged \(.*\); restore it, or choose another --output"):
+        with pytest.raises(
+            SettingsError,
+            match=r"plan.json is damaged \(.*\); restore it, or choose another --output",
+        ):
             agree("arch-seed0", tmp_path, {"epochs": 3}, resume=True)
 
 
@@ -104,11 +116,15 @@ def test_damaged_weights_of_a_validation_are_refused_by_name(tmp_path: Path) -> 
     kept.take(Holder(), 3, 0.5)
     path = tmp_path / "step-3.safetensors"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=r"step-3.safetensors is damaged \(.*\); delete it and resume"):
+    with pytest.raises(
+        ValueError, match=r"step-3.safetensors is damaged \(.*\); delete it and resume"
+    ):
         kept.load([3])
     for content in ("", "[1]", '{"3": "x"}', '{"three": 1}'):
         (tmp_path / "scores.json").write_text(content)
-        with pytest.raises(ValueError, match=r"scores.json is damaged \(.*\); delete .* and resume the run"):
+        with pytest.raises(
+            ValueError, match=r"scores.json is damaged \(.*\); delete .* and resume the run"
+        ):
             kept.scores()
 
 
@@ -141,7 +157,9 @@ def test_a_damaged_config_is_refused_with_a_sentence_or_can_be_used(
     tmp_path_factory: pytest.TempPathFactory, damage: Damage
 ) -> None:
     path = rewritten(tmp_path_factory.getbasetemp() / "run.toml", CONFIG, damage)
-    read, told = outcome(lambda: read_settings(path, {}, {}), ValueError)  # SettingsError, and what methods say
+    read, told = outcome(
+        lambda: read_settings(path, {}, {}), ValueError
+    )  # SettingsError, and what methods say
     if read is None:
         assert len(told) > 20
     else:
@@ -159,7 +177,9 @@ def test_a_damaged_table_is_refused_with_the_files_name_or_holds_what_it_says(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, damage: Damage, pairs: bool
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    plain = write_table(folder / f"plain.{suffix.removesuffix('.gz')}", scored(12) if pairs else sentiment(12))
+    plain = write_table(
+        folder / f"plain.{suffix.removesuffix('.gz')}", scored(12) if pairs else sentiment(12)
+    )
     content = plain.read_bytes()
     path = folder / f"damaged.{suffix}"
     rewritten(path, gzip.compress(content) if suffix.endswith(".gz") else content, damage)

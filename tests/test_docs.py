@@ -1,4 +1,6 @@
-"""The site: what pages say of the code is filled in from it, diffs run, and nothing is fetched when a page is read."""
+"""The site: what pages say of the code is filled in from it, diffs run, and nothing is fetched when
+a page is read.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.tasks.corpora import CORPORA
 from advreg.methods import create, describe, registry
-from advreg.recipes.corpora import CORPORA
-from advreg.recipes.translation_settings import TranslationSettings
 from tiny_models import FAMILIES, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -43,10 +45,14 @@ def hooks() -> ModuleType:
 
 
 @pytest.mark.parametrize("method", registry)
-def test_every_method_has_a_page_with_its_options_passes_and_differences(hooks: ModuleType, method: str) -> None:
+def test_every_method_has_a_page_with_its_options_passes_and_differences(
+    hooks: ModuleType, method: str
+) -> None:
     text = hooks.filled(hooks.page_of(method))
     assert "{{" not in text
-    table = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")}
+    table = {
+        line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| `")
+    }
     assert set(table) == {f"`{option.name}`" for option in describe(method)}
     for option in describe(method):
         default = "none" if option.default is None else option.default
@@ -59,15 +65,22 @@ def test_every_method_has_a_page_with_its_options_passes_and_differences(hooks: 
         assert "Reference: " in text
 
 
-def test_a_method_without_a_page_gets_one_of_its_docstring(hooks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_without_a_page_gets_one_of_its_docstring(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(
-        registry, "newcomer", type("Newcomer", (registry["r3f"],), {"__doc__": "One sentence.", "name": "x"})
+        registry,
+        "newcomer",
+        type("Newcomer", (registry["r3f"],), {"__doc__": "One sentence.", "name": "x"}),
     )
     text = hooks.filled(hooks.page_of("newcomer"))
     assert text.startswith("# Newcomer\n\n```text\nOne sentence.\n```")
     assert "| `noise_scale` | float | `1e-05` |" in text
     config = hooks.on_config(
-        {"docs_dir": str(DOCS), "nav": [{"Methods": ["methods/index.md", {"ARCH": "methods/arch.md"}]}]}
+        {
+            "docs_dir": str(DOCS),
+            "nav": [{"Methods": ["methods/index.md", {"ARCH": "methods/arch.md"}]}],
+        }
     )
     (pages,) = [entry["Methods"] for entry in config["nav"]]
     assert "methods/newcomer.md" in pages
@@ -75,7 +88,9 @@ def test_a_method_without_a_page_gets_one_of_its_docstring(hooks: ModuleType, mo
 
 
 def test_presets_stand_beside_the_defaults(hooks: ModuleType) -> None:
-    (line,) = [line for line in hooks.options("smart").splitlines() if line.startswith("| `radius`")]
+    (line,) = [
+        line for line in hooks.options("smart").splitlines() if line.startswith("| `radius`")
+    ]
     assert line.startswith("| `radius` | float | `0.1` | `0.1` | `1.0` | `0.1` | ε")
 
 
@@ -89,7 +104,9 @@ def test_a_filler_that_finds_nothing_fails_instead_of_leaving_a_hole(hooks: Modu
 
 
 def test_formulas_become_mathml_and_code_is_left_alone(hooks: ModuleType) -> None:
-    text = hooks.with_formulas("price $x_i$ of `$HOME`\n\n```sh\necho $A$B\n```\n\n$$ \\frac{a}{b} $$\n")
+    text = hooks.with_formulas(
+        "price $x_i$ of `$HOME`\n\n```sh\necho $A$B\n```\n\n$$ \\frac{a}{b} $$\n"
+    )
     assert text.count("<math ") == 2
     assert "<mfrac>" in text
     assert "`$HOME`" in text
@@ -100,7 +117,9 @@ def test_formulas_become_mathml_and_code_is_left_alone(hooks: ModuleType) -> Non
 
 
 def diffs(page: str) -> list[str]:
-    return re.findall(r"```diff\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r"```diff\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL
+    )
 
 
 def script(diff: str, without: str) -> str:
@@ -110,15 +129,24 @@ def script(diff: str, without: str) -> str:
 
 def samples(count: int) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(5, 45, (4 + index % 5,), generator=generator).tolist() for index in range(count)]
-    return [{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": n % 2} for n, ids in enumerate(rows)]
+    rows = [
+        torch.randint(5, 45, (4 + index % 5,), generator=generator).tolist()
+        for index in range(count)
+    ]
+    return [
+        {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": n % 2}
+        for n, ids in enumerate(rows)
+    ]
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     width = max(len(row["input_ids"]) for row in rows)
     names = ("input_ids", "attention_mask")
     padded = {name: [row[name] + [0] * (width - len(row[name])) for row in rows] for name in names}
-    return {name: torch.tensor(value) for name, value in {**padded, "labels": [row["labels"] for row in rows]}.items()}
+    return {
+        name: torch.tensor(value)
+        for name, value in {**padded, "labels": [row["labels"] for row in rows]}.items()
+    }
 
 
 def trained(code: str, count: int = 8) -> dict[str, Any]:
@@ -159,17 +187,21 @@ def test_the_papers_recipe_for_understanding_trains_with_adamax(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "methods/arch.md").read_text("utf-8"), flags=re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "methods/arch.md").read_text("utf-8"), flags=re.DOTALL
+    )
     trainer = trained(code, count=12)["trainer"]
-    assert isinstance(getattr(trainer.optimizer, "optimizer", trainer.optimizer), torch.optim.Adamax)
+    assert isinstance(
+        getattr(trainer.optimizer, "optimizer", trainer.optimizer), torch.optim.Adamax
+    )
     assert (trainer.method.step_rule, trainer.method.step_end) == ("normalised", "rescale")
 
 
 def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPatch) -> None:
     """½ (KL(p‖q) + KL(q‖p)) of two predictions that differ by their dropout masks alone."""
-    from advreg import R3F, Clock, ModelTask
+    from advreg import R3F, Clock, HFModelView
 
-    task = ModelTask(tiny("bert", dropout=0.3).train())
+    task = HFModelView(tiny("bert", dropout=0.3).train())
     pair, seen = task.pair, []
 
     def spy(batch: Any, delta: Any, fuse: bool = True) -> Any:
@@ -187,14 +219,22 @@ def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_first_diff_is_that_of_the_readme_but_for_its_numbers() -> None:
-    (readme,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL)[:1]
+    (readme,) = re.findall(
+        r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), flags=re.DOTALL
+    )[:1]
     numbers = re.compile(r"(num_train_epochs|refresh_every)=\d+")
     assert numbers.sub("", diffs("index.md")[0]) == numbers.sub("", readme)
 
 
-def test_the_page_on_translation_has_all_corpora_and_settings_and_no_flag_that_is_not_there(hooks: ModuleType) -> None:
+def test_the_page_on_translation_has_all_corpora_and_settings_and_no_flag_that_is_not_there(
+    hooks: ModuleType,
+) -> None:
     page = (DOCS / "translation.md").read_text("utf-8")
-    rows = {line.split("|")[1].strip(" `") for line in hooks.filled(page).splitlines() if line.startswith("| `")}
+    rows = {
+        line.split("|")[1].strip(" `")
+        for line in hooks.filled(page).splitlines()
+        if line.startswith("| `")
+    }
     settings = {field.name for field in dataclasses.fields(TranslationSettings)}
     assert rows - {"--task"} == {*CORPORA, *settings}
     options = {option.name for method in registry for option in describe(method)}
@@ -204,8 +244,10 @@ def test_the_page_on_translation_has_all_corpora_and_settings_and_no_flag_that_i
 
 
 def test_the_grid_on_the_page_is_a_part_of_the_shipped_one() -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "studies.md").read_text("utf-8"), flags=re.DOTALL)
-    assert block.strip() in (ROOT / "src/advreg/recipes/study.toml").read_text("utf-8")
+    (block,) = re.findall(
+        r"```toml\n(.*?)```", (DOCS / "studies.md").read_text("utf-8"), flags=re.DOTALL
+    )
+    assert block.strip() in (ROOT / "src/advreg/lab/search/study.toml").read_text("utf-8")
 
 
 # ---- the support matrix
@@ -218,7 +260,10 @@ def support() -> ModuleType:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_line_of_a_family_is_what_the_doctor_says(support: ModuleType, family: str) -> None:
-    assert f"| {' | '.join(support.row(family))} |" in support.PAGE.read_text(encoding="utf-8").splitlines()
+    assert (
+        f"| {' | '.join(support.row(family))} |"
+        in support.PAGE.read_text(encoding="utf-8").splitlines()
+    )
 
 
 def test_the_rest_of_the_support_page_is_as_it_is_generated(support: ModuleType) -> None:
@@ -235,9 +280,22 @@ def test_the_rest_of_the_support_page_is_as_it_is_generated(support: ModuleType)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
     built = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
@@ -260,5 +318,7 @@ def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
         assert not [tag for tag in tags if re.search(r"(?:src|href)=\"?(?:https?:)?//", tag)], page
         assert 'class="mermaid"' not in text  # which would be fetched
     for sheet in site.rglob("*.css"):
-        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+        assert not re.search(
+            r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")
+        ), sheet
     assert "<math " in (site / "methods/arch.html").read_text(encoding="utf-8")

@@ -13,7 +13,11 @@ import advreg
 
 def modules() -> list[ModuleType]:
     found = pkgutil.walk_packages(advreg.__path__, "advreg.")
-    return [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
+    return [
+        importlib.import_module(module.name)
+        for module in found
+        if not module.name.endswith("__main__")
+    ]
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
@@ -23,5 +27,14 @@ def test_the_examples_in_docstrings_hold(module: ModuleType) -> None:
 
 def test_examples_are_found_at_all() -> None:
     finder = doctest.DocTestFinder()
-    shown = {module.__name__ for module in modules() if any(test.examples for test in finder.find(module))}
-    assert {"advreg.core.ascent", "advreg.methods.base", "advreg.hf.data", "advreg.report.words"} <= shown
+    shown = {
+        module.__name__
+        for module in modules()
+        if any(test.examples for test in finder.find(module))
+    }
+    assert {
+        "advreg.core.ascent",
+        "advreg.methods.base",
+        "advreg.hf.data",
+        "advreg.lab.report.labels",
+    } <= shown

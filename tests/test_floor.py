@@ -12,7 +12,9 @@ NAME_AND_LOWEST = re.compile(r"([a-z0-9-]+)(?:\[([a-z,]+)\])?(?:>=([0-9.]+))?")
 
 
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     return found
 
 
@@ -47,7 +49,9 @@ def test_the_lowest_versions_are_those_of_the_floor() -> None:
     admitted = lowest(project()["dependencies"] + ["advreg[all]"])
     del admitted["torch"]  # whose older CPU builds are not at hand
     assert len(admitted) > 15
-    assert {name: numbers(pins[name]) for name in admitted} == {name: numbers(v) for name, v in admitted.items()}
+    assert {name: numbers(pins[name]) for name in admitted} == {
+        name: numbers(v) for name, v in admitted.items()
+    }
 
 
 def test_the_floor_is_tested_with_the_torch_of_all_other_tests() -> None:
@@ -66,5 +70,7 @@ def test_readers_are_given_the_lowest_versions() -> None:
     for page in ("README.md", "docs/index.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
         for name in ("torch", "transformers", "accelerate"):
-            assert f"{name} ≥ {admitted[name]}" in text, f"{page} must say {name} ≥ {admitted[name]}"
+            assert f"{name} ≥ {admitted[name]}" in text, (
+                f"{page} must say {name} ≥ {admitted[name]}"
+            )
         assert f"Python {project()['requires-python'].replace('>=', '≥ ')}" in text

@@ -11,7 +11,8 @@ import pytest
 import advreg
 
 ALLOWED_SECONDS = 0.3
-# One process, so that both imports meet the same caches and the same load. CPU time: other processes do not count.
+# One process, so that both imports meet the same caches and the same load. CPU time: other
+# processes do not count.
 MEASURE = """
 import json, sys, time
 start = time.process_time()
@@ -31,7 +32,12 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def measured() -> list[dict[str, Any]]:
-    runs = [subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, timeout=120) for _ in "ab"]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", MEASURE], capture_output=True, check=True, timeout=120
+        )
+        for _ in "ab"
+    ]
     return [json.loads(run.stdout) for run in runs]
 
 

@@ -9,13 +9,24 @@ from pages import keep
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, page: Path, *arguments: str, text: str = "# ε\n", picture: str = "<svg/>"
+    monkeypatch: pytest.MonkeyPatch,
+    page: Path,
+    *arguments: str,
+    text: str = "# ε\n",
+    picture: str = "<svg/>",
 ) -> None:
     monkeypatch.setattr("sys.argv", ["page.py", *arguments])
-    keep("about", page, text, lambda folder: (folder / "norms.svg").write_text(picture, encoding="utf-8"))
+    keep(
+        "about",
+        page,
+        text,
+        lambda folder: (folder / "norms.svg").write_text(picture, encoding="utf-8"),
+    )
 
 
-def test_a_page_that_was_written_is_up_to_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_page_that_was_written_is_up_to_date(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     page = tmp_path / "docs" / "page.md"
     run(monkeypatch, page)
     assert page.read_text(encoding="utf-8") == "# ε\n"
@@ -24,7 +35,9 @@ def test_a_page_that_was_written_is_up_to_date(monkeypatch: pytest.MonkeyPatch, 
     assert ended.value.code == 0
 
 
-def test_what_would_change_is_named_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_would_change_is_named_and_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     page = tmp_path / "page.md"
     with pytest.raises(SystemExit, match=r"not up to date: norms\.svg, page\.md"):
         run(monkeypatch, page, "--check")

@@ -14,7 +14,17 @@ import pytest
 from peers import bars
 from peers.__main__ import missing_packages, parsed
 from peers.absent import Absent, fill, imported
-from peers.compare import Comparison, Figures, cause, compare, counts, figures, grouped, pass_rate, relative
+from peers.compare import (
+    Comparison,
+    Figures,
+    cause,
+    compare,
+    counts,
+    figures,
+    grouped,
+    pass_rate,
+    relative,
+)
 from peers.hub import data_card
 from peers.records import (
     FAILED,
@@ -41,11 +51,20 @@ def ended(**ends: str) -> dict[str, Outcome]:
 
 def trained(test: str, **given: object) -> Trainings:
     """One training by R3F of two updates."""
-    usual = {"method": "r3f", "begun": 2, "steps": 2, "log": [{"loss": 2.0, "step": 1}], "norm": 3.0, "digest": "d"}
+    usual = {
+        "method": "r3f",
+        "begun": 2,
+        "steps": 2,
+        "log": [{"loss": 2.0, "step": 1}],
+        "norm": 3.0,
+        "digest": "d",
+    }
     return {(test, 0): Training(test, 0, **{**usual, **given})}  # type: ignore[arg-type]
 
 
-def compared(stock: dict[str, Outcome], other: dict[str, Outcome], after: Trainings | None = None) -> Comparison:
+def compared(
+    stock: dict[str, Outcome], other: dict[str, Outcome], after: Trainings | None = None
+) -> Comparison:
     return compare(Run(stock), Run(other, after or {}), "r3f")
 
 
@@ -57,7 +76,10 @@ def test_the_worst_of_what_setup_call_and_teardown_say_is_the_outcome(tmp_path: 
         append(tmp_path / OUTCOMES, Outcome("a", end))
     append(tmp_path / OUTCOMES, Outcome("b", SKIPPED))
     append(tmp_path / OUTCOMES, Outcome("b", PASSED))
-    assert {test: outcome.outcome for test, outcome in read(tmp_path).outcomes.items()} == {"a": FAILED, "b": PASSED}
+    assert {test: outcome.outcome for test, outcome in read(tmp_path).outcomes.items()} == {
+        "a": FAILED,
+        "b": PASSED,
+    }
 
 
 def test_trainings_are_read_from_the_files_of_all_processes(tmp_path: Path) -> None:
@@ -117,7 +139,17 @@ def run_pytest(folder: Path, *arguments: str, **told: str) -> Run:
     """What is recorded of the tests in a folder."""
     (folder / TRAININGS).mkdir()
     code = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "peers.outcomes", "-p", "no:cacheprovider", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "peers.outcomes",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
     command += ["--continue-on-collection-errors", "--rootdir", str(folder)]
     environment = {**os.environ, "PYTHONPATH": code, "PEERS_RECORD": str(folder), **told}
     subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
@@ -129,7 +161,10 @@ def test_outcomes_of_a_run_of_pytest_are_recorded_once(tmp_path: Path, workers: 
     (tmp_path / "test_it.py").write_text(SUITE, encoding="utf-8")
     (tmp_path / "test_broken.py").write_text("import no_such_module", encoding="utf-8")
     found = run_pytest(tmp_path, *workers).outcomes
-    ends = {test.partition("::")[2] or test: (outcome.outcome, outcome.message) for test, outcome in found.items()}
+    ends = {
+        test.partition("::")[2] or test: (outcome.outcome, outcome.message)
+        for test, outcome in found.items()
+    }
     assert ends.pop("test_broken.py")[0] == FAILED
     assert ends == {
         "test_passes": (PASSED, ""),
@@ -190,7 +225,9 @@ def test_the_plugin_swaps_the_trainer_and_records_each_training(tmp_path: Path) 
     file.write_text(TRAINS, encoding="utf-8")
     told = {"PEERS_SUITE": "transformers", "PEERS_METHOD": "r3f", "PEERS_FILES": str(file)}
     found = run_pytest(tmp_path, "-p", "peers.plugin", **told)
-    assert {test.partition("::")[2]: outcome.outcome for test, outcome in found.outcomes.items()} == {
+    assert {
+        test.partition("::")[2]: outcome.outcome for test, outcome in found.outcomes.items()
+    } == {
         "test_swapped": PASSED,
         "test_fails": FAILED,
         "test_numbers": PASSED,
@@ -199,7 +236,10 @@ def test_the_plugin_swaps_the_trainer_and_records_each_training(tmp_path: Path) 
     own, stock = (found.trainings["test_trains.py::test_swapped", number] for number in (0, 1))
     assert (own.trainer, own.method, own.begun, own.steps) == ("Own", "r3f", 2, 2)
     assert (stock.trainer, stock.method, stock.begun, stock.steps) == ("Trainer", None, 2, 2)
-    assert all("loss" in training.log[0] and "train_runtime" not in training.log[-1] for training in (own, stock))
+    assert all(
+        "loss" in training.log[0] and "train_runtime" not in training.log[-1]
+        for training in (own, stock)
+    )
     assert own.norm == pytest.approx(stock.norm, rel=0.1)
     assert own.digest != stock.digest
     failed = found.trainings["test_trains.py::test_fails", 0]
@@ -235,7 +275,9 @@ def test_a_name_that_the_library_does_not_have_is_filled_and_skips_the_test_that
     assert library.here == 1
     assert library.is_gone_available() is False
     assert isinstance(library.gone, Absent)
-    with pytest.raises(pytest.skip.Exception, match=rf"the installed library has no {package}\.gone"):
+    with pytest.raises(
+        pytest.skip.Exception, match=rf"the installed library has no {package}\.gone"
+    ):
         library.gone(1, two=2)
 
 
@@ -254,17 +296,25 @@ def test_tests_that_stock_does_not_pass_are_not_compared() -> None:
     assert (found.passed, found.failed, found.refused, found.gained) == (["a"], {}, {}, [])
 
 
-def test_a_test_that_does_not_pass_only_with_the_method_is_lost_and_the_contrary_is_gained() -> None:
+def test_a_test_that_does_not_pass_only_with_the_method_is_lost_and_the_contrary_is_gained() -> (
+    None
+):
     stock = ended(a=PASSED, b=PASSED, c=PASSED, d=PASSED, e=FAILED)
     found = compared(stock, ended(a=PASSED, b=FAILED, c=SKIPPED, e=PASSED))
     assert found.passed == ["a"]
-    assert {test: outcome.outcome for test, outcome in found.failed.items()} == {"b": FAILED, "c": SKIPPED, "d": FAILED}
+    assert {test: outcome.outcome for test, outcome in found.failed.items()} == {
+        "b": FAILED,
+        "c": SKIPPED,
+        "d": FAILED,
+    }
     assert found.failed["d"].message == "not run"
     assert found.gained == ["e"]
 
 
 def test_a_refusal_counts_as_one_only_before_the_first_update() -> None:
-    other = {test: Outcome(test, FAILED, refused=True) for test in ("at once", "in training", "later")}
+    other = {
+        test: Outcome(test, FAILED, refused=True) for test in ("at once", "in training", "later")
+    }
     after = {
         **trained("in training", error="UnsupportedError: no", begun=1, steps=0),
         **trained("at once", error="UnsupportedError: no", begun=0, steps=0),
@@ -276,7 +326,12 @@ def test_a_refusal_counts_as_one_only_before_the_first_update() -> None:
 
 
 def test_only_trainings_by_the_method_that_made_updates_are_counted() -> None:
-    after = trained("a") | trained("b", method="standard") | trained("c", method=None) | trained("d", steps=0)
+    after = (
+        trained("a")
+        | trained("b", method="standard")
+        | trained("c", method=None)
+        | trained("d", steps=0)
+    )
     assert compared({}, {}, after=after).trainings == 1
 
 
@@ -289,13 +344,22 @@ def test_failures_of_one_cause_are_grouped_whatever_their_numbers_addresses_and_
     two = failure("b", -1.5e-3, "0x7fffff", "/home/me/y")
     other = Outcome("c", FAILED, "KeyError: 'labels'")
     common = "ValueError: N in <Model object at 0x…> of <path> (t5 layer1) [hf/task.py]"
-    assert list(grouped([other, one, two]).items()) == [(common, ["a", "b"]), ("KeyError: 'labels'", ["c"])]
+    assert list(grouped([other, one, two]).items()) == [
+        (common, ["a", "b"]),
+        ("KeyError: 'labels'", ["c"]),
+    ]
     assert cause(replace(one, place="")) == common.removesuffix(" [hf/task.py]")
     assert len(cause(Outcome("d", FAILED, "long " * 100))) == 200
 
 
 def test_trainings_are_equal_close_or_different() -> None:
-    one = trained("same") | trained("rounded") | trained("bits") | trained("loss") | trained("weights")
+    one = (
+        trained("same")
+        | trained("rounded")
+        | trained("bits")
+        | trained("loss")
+        | trained("weights")
+    )
     two = (
         trained("same")
         | trained("rounded", log=[{"loss": 2.0 + 1e-6, "step": 1}])
@@ -313,7 +377,9 @@ def test_trainings_are_equal_close_or_different() -> None:
 
 def test_trainings_differ_by_error_steps_or_length_of_the_log_too() -> None:
     one = trained("error") | trained("steps") | trained("log") | trained("alone")
-    two = trained("error", error="KeyError: 'x'") | trained("steps", steps=1) | trained("log", log=[])
+    two = (
+        trained("error", error="KeyError: 'x'") | trained("steps", steps=1) | trained("log", log=[])
+    )
     assert figures(one, two).different == {
         "error 0": "error:  | KeyError: 'x'",
         "log 0": "log entries: 1 | 0",
@@ -330,13 +396,22 @@ def test_keys_that_the_log_lacks_are_a_difference_and_keys_that_it_adds_are_none
 
 
 def test_errors_that_name_other_folders_are_the_same() -> None:
-    one, two = (trained("a", error=f"OSError: no file in /tmp/{name}/checkpoint-1") for name in ("x", "y"))
+    one, two = (
+        trained("a", error=f"OSError: no file in /tmp/{name}/checkpoint-1") for name in ("x", "y")
+    )
     assert figures(one, two).equal == 1
 
 
 @pytest.mark.parametrize(
     ("one", "two", "gap"),
-    [(2, 2, 0), (2, 1, 0.5), (0, 1e-9, 1), (math.nan, math.nan, 0), (math.nan, 1, math.inf), (math.inf, 1, math.inf)],
+    [
+        (2, 2, 0),
+        (2, 1, 0.5),
+        (0, 1e-9, 1),
+        (math.nan, math.nan, 0),
+        (math.nan, 1, math.inf),
+        (math.inf, 1, math.inf),
+    ],
 )
 def test_the_relative_difference_of_two_figures(one: float, two: float, gap: float) -> None:
     assert relative(one, two) == gap == relative(two, one)
@@ -346,18 +421,30 @@ def test_the_relative_difference_of_two_figures(one: float, two: float, gap: flo
 
 
 def comparison(**given: object) -> Comparison:
-    usual = {"passed": ["a"], "refused": {}, "failed": {}, "gained": [], "trainings": 1, "figures": Figures()}
+    usual = {
+        "passed": ["a"],
+        "refused": {},
+        "failed": {},
+        "gained": [],
+        "trainings": 1,
+        "figures": Figures(),
+    }
     return Comparison(**{**usual, **given})  # type: ignore[arg-type]
 
 
 def test_a_run_without_differences_has_no_faults() -> None:
     assert bars.faults("trl", "r3f", comparison(), {}) == []
-    assert bars.stock_faults("trl", ended(**{f"t{number}": PASSED for number in range(19)}, f=FAILED)) == []
+    assert (
+        bars.stock_faults("trl", ended(**{f"t{number}": PASSED for number in range(19)}, f=FAILED))
+        == []
+    )
 
 
 def test_stock_must_pass_enough_for_the_comparison_to_say_something() -> None:
     few = ended(a=PASSED, b=FAILED, c=SKIPPED)
-    assert bars.stock_faults("trl", few) == ["trl: stock passes 50.0% of what is not skipped, less than 95%"]
+    assert bars.stock_faults("trl", few) == [
+        "trl: stock passes 50.0% of what is not skipped, less than 95%"
+    ]
 
 
 def test_a_run_in_which_nothing_was_trained_by_the_method_is_a_fault() -> None:
@@ -376,8 +463,12 @@ def test_a_difference_needs_a_reason_and_a_reason_a_difference() -> None:
     ]
 
 
-def test_a_method_with_a_perturbation_may_refuse_and_has_other_figures_and_standard_may_and_has_not() -> None:
-    other = comparison(refused={"b": Outcome("b", FAILED)}, figures=Figures(different={"c 0": "loss: 1 | 2"}))
+def test_a_method_with_a_perturbation_may_refuse_and_has_other_figures_and_standard_may_and_has_not() -> (
+    None
+):
+    other = comparison(
+        refused={"b": Outcome("b", FAILED)}, figures=Figures(different={"c 0": "loss: 1 | 2"})
+    )
     assert bars.differing("r3f", other) == {}
     assert bars.differing("standard", other) == {"b": "", "c": "loss: 1 | 2"}
 
@@ -400,15 +491,24 @@ def test_the_list_of_wanted_differences_has_a_reason_for_each() -> None:
 # ---- report and driver
 
 
-def report_of(found: Comparison, outcomes: dict[str, Outcome], reasons: bars.Reasons) -> SuiteReport:
-    method = MethodReport(method="r3f", seconds=9.0, outcomes=outcomes, found=found, reasons=reasons)
+def report_of(
+    found: Comparison, outcomes: dict[str, Outcome], reasons: bars.Reasons
+) -> SuiteReport:
+    method = MethodReport(
+        method="r3f", seconds=9.0, outcomes=outcomes, found=found, reasons=reasons
+    )
     stock = ended(a=PASSED, b=PASSED, c=PASSED, d=SKIPPED)
-    return SuiteReport(suite="trl", version="1.0", commit="c0ffee", seconds=8.0, stock=stock, methods=[method])
+    return SuiteReport(
+        suite="trl", version="1.0", commit="c0ffee", seconds=8.0, stock=stock, methods=[method]
+    )
 
 
 def test_the_report_names_tests_by_cause_and_says_what_is_wrong() -> None:
     lost = {test: Outcome(test, FAILED, "KeyError: 'x'", "hf/task.py") for test in ("b", "c")}
-    found = comparison(failed=lost, figures=Figures(equal=1, different={"a 0": "loss: 1 | 2"}, extra={"penalty": 2}))
+    found = comparison(
+        failed=lost,
+        figures=Figures(equal=1, different={"a 0": "loss: 1 | 2"}, extra={"penalty": 2}),
+    )
     report = report_of(found, ended(a=PASSED) | lost, {"c": "is wanted here"})
     assert list(report.lines()) == [
         "trl 1.0, tests of c0ffee: 4 tests",
@@ -425,7 +525,9 @@ def test_the_report_names_tests_by_cause_and_says_what_is_wrong() -> None:
         "      a 0: loss: 1 | 2",
         "    only in its logs: penalty (2)",
     ]
-    assert report.faults() == ["trl, r3f: tests that differ from stock without a reason in expected.toml: 1"]
+    assert report.faults() == [
+        "trl, r3f: tests that differ from stock without a reason in expected.toml: 1"
+    ]
 
 
 def test_the_record_holds_what_the_report_says_and_every_outcome() -> None:
@@ -433,7 +535,11 @@ def test_the_record_holds_what_the_report_says_and_every_outcome() -> None:
     record = report_of(found, ended(a=PASSED, b=FAILED), {}).record()
     assert record["stock"]["counts"] == {PASSED: 3, FAILED: 0, SKIPPED: 1}
     method = record["methods"]["r3f"]
-    assert (method["trainings_through_the_mixin"], method["refused"], method["expected"]) == (1, ["b"], {})
+    assert (method["trainings_through_the_mixin"], method["refused"], method["expected"]) == (
+        1,
+        ["b"],
+        {},
+    )
     assert method["tests"]["b"]["outcome"] == FAILED
 
 
@@ -451,7 +557,9 @@ def test_the_driver_says_what_is_missing(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "must hold transformers/tests/trainer or trl/tests/test_sft_trainer.py, got" in done.stderr
+    assert (
+        "must hold transformers/tests/trainer or trl/tests/test_sft_trainer.py, got" in done.stderr
+    )
 
 
 def test_packages_of_the_requirements_that_are_not_installed_are_found() -> None:

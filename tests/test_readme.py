@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from advreg.cli.flags import parse_assignments
+from advreg.lab.runs.settings import read_settings
 from advreg.methods import create, registry
-from advreg.recipes.settings import read_settings
 from tiny_models import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -46,15 +46,23 @@ def samples(count: int) -> list[dict[str, Any]]:
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     width = max(len(row["input_ids"]) for row in rows)
     padded = {
-        name: [row[name] + [0] * (width - len(row[name])) for row in rows] for name in ("input_ids", "attention_mask")
+        name: [row[name] + [0] * (width - len(row[name])) for row in rows]
+        for name in ("input_ids", "attention_mask")
     }
-    return {name: torch.tensor(value) for name, value in {**padded, "labels": [row["labels"] for row in rows]}.items()}
+    return {
+        name: torch.tensor(value)
+        for name, value in {**padded, "labels": [row["labels"] for row in rows]}.items()
+    }
 
 
-def test_the_trainer_diff_runs_and_changes_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_diff_runs_and_changes_three_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     diff = blocks("diff")[0]
     assert len(added(diff)) == 3
-    tiny("bert").base_model.save_pretrained(tmp_path / "bert-base-uncased")  # the encoder without a head, as on the hub
+    tiny("bert").base_model.save_pretrained(
+        tmp_path / "bert-base-uncased"
+    )  # the encoder without a head, as on the hub
     monkeypatch.chdir(tmp_path)
     names = {"train": samples(16), "dev": samples(8)}
     script = after(diff).replace(
@@ -96,7 +104,10 @@ def test_the_passes_in_the_method_table_are_those_of_the_methods() -> None:
         options = {"arch": {"ascent_steps": 3, "refresh_every": 15}, "freeat": {"replays": 7}}
         method = create(name, **options.get(name, {}))
         values = {"S": getattr(method, "ascent_steps", 0), "T_c": 15, "m": 7}
-        for text, passes in ((forward, method.passes().forward), (backward, method.passes().backward)):
+        for text, passes in (
+            (forward, method.passes().forward),
+            (backward, method.passes().backward),
+        ):
             formula = text.split(",")[0]
             assert eval(formula, {}, values) == pytest.approx(passes)
 

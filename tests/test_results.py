@@ -18,14 +18,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from advreg import record as records
 from advreg.core.ascent import INERT_STEP
-from advreg.recipes.compare_record import score_of
-from advreg.recipes.probe_record import ProbeRecord, ProbeResult
-from advreg.recipes.study_record import Panel, StudiedPoint, StudyRecord
-from advreg.report.compare import Cell
-from advreg.report.student import Spread
-from advreg.report.words import task_name
+from advreg.lab.report.compare import Cell
+from advreg.lab.report.labels import task_name
+from advreg.lab.report.statistics import Spread
+from advreg.records import run as records
+from advreg.records.compare import score_of
+from advreg.records.probe import ProbeRecord, ProbeResult
+from advreg.records.study import Panel, StudiedPoint, StudyRecord
 from report_runs import made_up, save
 from studies import Scores, study_record, variant
 
@@ -62,7 +62,9 @@ def gain_of_eight(mine: dict[int, float], theirs: dict[int, float]) -> str:
 
 
 def gain_of(mine: dict[int, float], theirs: dict[int, float]) -> str:
-    """The mean difference of runs with the same seed, and its 95 % confidence interval, as pages write them."""
+    """The mean difference of runs with the same seed, and its 95 % confidence interval, as pages
+    write them.
+    """
     assert set(mine) == set(theirs)
     gains = [mine[seed] - theirs[seed] for seed in theirs]
     error = stats.t.ppf(0.975, len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5
@@ -80,11 +82,14 @@ def test_what_the_page_of_arch_says_of_borrowed_perturbations_is_on_record() -> 
             {
                 line["seed"]: 100 * line["accuracy"]
                 for line in lines
-                if (line["point"]["options"]["refresh_every"], line["point"]["options"]["borrowed"]) == (every, kind)
+                if (line["point"]["options"]["refresh_every"], line["point"]["options"]["borrowed"])
+                == (every, kind)
             }
             for kind in ("mean", "rescaled")
         )
-        assert re.search(rf"{re.escape(gain_of_eight(rescaled, mean))} (points )?at T_c = {every}\b", page)
+        assert re.search(
+            rf"{re.escape(gain_of_eight(rescaled, mean))} (points )?at T_c = {every}\b", page
+        )
 
 
 def test_what_each_reading_of_the_papers_recipe_does_is_on_record() -> None:
@@ -93,11 +98,16 @@ def test_what_each_reading_of_the_papers_recipe_does_is_on_record() -> None:
     page = (ROOT / "docs" / "methods" / "arch.md").read_text(encoding="utf-8")
     recipes = experiment("ascent_recipes")
     assert recipes.table(lines) in page
-    assert all(len(line["commit"]) == 40 and line["git"] == {**line["git"], "dirty": False} for line in lines)
+    assert all(
+        len(line["commit"]) == 40 and line["git"] == {**line["git"], "dirty": False}
+        for line in lines
+    )
     assert len({line["samples"] for line in lines}) == 1
     plain = [line for line in lines if line["options"].get("step_rule") == "gradient"]
     assert len(plain) == 3 * 4
-    assert all(line["cosine_to_start"] > 0.9 for line in plain)  # what the ascent's concern says of such steps
+    assert all(
+        line["cosine_to_start"] > 0.9 for line in plain
+    )  # what the ascent's concern says of such steps
     assert all(line["options"].get("step_size", 1e-4) <= INERT_STEP for line in plain)
     chosen, noise = (
         {(line["task"], line["dropout"]): line for line in lines if line["recipe"] == name}
@@ -113,7 +123,9 @@ def test_what_is_said_of_perturbation_and_dropout_is_on_record() -> None:
 
     def accuracies(method: str, masks: str | None) -> dict[int, float]:
         kind = method, masks
-        found = [line for line in lines if (line["point"]["method"], masks_of(line["point"])) == kind]
+        found = [
+            line for line in lines if (line["point"]["method"], masks_of(line["point"])) == kind
+        ]
         return {line["seed"]: 100 * line["accuracy"] for line in found}
 
     def masks_of(point: dict[str, dict[str, str]]) -> str | None:
@@ -136,7 +148,8 @@ STSB = ("pearson", "spearman")
 def runs_in(folder: str) -> dict[int, dict[str, Any]]:
     """The raw records of the runs with each seed in a folder."""
     found = [
-        json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "results").glob(f"{folder}/seed-*/record.json")
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "results").glob(f"{folder}/seed-*/record.json")
     ]
     assert found
     return {run["training"]["seed"]: run for run in found}
@@ -145,14 +158,20 @@ def runs_in(folder: str) -> dict[int, dict[str, Any]]:
 def scores_in(folder: str, *metrics: str) -> dict[int, float]:
     """The mean of some metrics, in percent, by seed."""
     return {
-        seed: statistics.fmean(run["outcome"]["metrics"][name] * (1 if name == "bleu" else 100) for name in metrics)
+        seed: statistics.fmean(
+            run["outcome"]["metrics"][name] * (1 if name == "bleu" else 100) for name in metrics
+        )
         for seed, run in runs_in(folder).items()
     }
 
 
-def pair_in(folder: str, *metrics: str, rest: str = "") -> tuple[dict[int, float], dict[int, float]]:
+def pair_in(
+    folder: str, *metrics: str, rest: str = ""
+) -> tuple[dict[int, float], dict[int, float]]:
     """ARCH's and Standard's."""
-    return scores_in(f"{folder}/arch{rest}", *metrics), scores_in(f"{folder}/standard{rest}", *metrics)
+    return scores_in(f"{folder}/arch{rest}", *metrics), scores_in(
+        f"{folder}/standard{rest}", *metrics
+    )
 
 
 def built_in() -> tuple[dict[int, float], dict[int, float]]:
@@ -161,7 +180,8 @@ def built_in() -> tuple[dict[int, float], dict[int, float]]:
     points = ({"method": "arch", "options": options}, {"method": "standard"})
     lines = [json.loads(line) for line in text.splitlines()]
     mine, theirs = (
-        {line["seed"]: 100 * line["accuracy"] for line in lines if line["point"] == each} for each in points
+        {line["seed"]: 100 * line["accuracy"] for line in lines if line["point"] == each}
+        for each in points
     )
     return mine, theirs
 
@@ -177,8 +197,15 @@ def mean_of_mpnet() -> tuple[dict[int, float], dict[int, float]]:
 
 
 def test_where_arch_helps_is_what_the_records_say() -> None:
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where it helps")[2].partition("\n## ")[0]
-    rows = [line.strip("| ").split(" | ")[-2:] for line in table.splitlines() if line.startswith("| ")][1:]
+    table = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("## Where it helps")[2]
+        .partition("\n## ")[0]
+    )
+    rows = [
+        line.strip("| ").split(" | ")[-2:] for line in table.splitlines() if line.startswith("| ")
+    ][1:]
     contests = {
         "the built-in task": built_in(),
         "translation, Multi30k": pair_in("studies/multi30k", "bleu", rest="/default"),
@@ -206,7 +233,11 @@ def test_sts_b_is_compared_at_equal_dropout_with_runs_of_the_same_data_and_setti
     dropped, plain = (scores_in(folder, *STSB) for folder in (f"{compared}/standard", studied))
     one, other = (runs_in(folder)[0] for folder in (f"{compared}/standard", studied))
     assert one["task"]["fingerprint"] == other["task"]["fingerprint"]
-    settings = {**one["training"]["more"], "torch_compile": True, "torch_compile_mode": "reduce-overhead"}
+    settings = {
+        **one["training"]["more"],
+        "torch_compile": True,
+        "torch_compile_mode": "reduce-overhead",
+    }
     assert {**settings, "encoder_dropout": 0.0} == other["training"]["more"]
     for method, label in {"freelb": "FreeLB", "arch": "ARCH, T_c = 5", "freeat": "FreeAT"}.items():
         mine = scores_in(f"{compared}/{method}", *STSB)
@@ -216,7 +247,8 @@ def test_sts_b_is_compared_at_equal_dropout_with_runs_of_the_same_data_and_setti
     for method in ("R3F", "SMART"):
         mine = scores_in(f"{compared}/{method.lower()}", *STSB)
         assert re.search(
-            rf"\n\| {method} \| 0\.1 \| \S+ ± \S+ \| {re.escape(' | '.join(2 * [gain_of(mine, dropped)]))} \|", page
+            rf"\n\| {method} \| 0\.1 \| \S+ ± \S+ \| {re.escape(' | '.join(2 * [gain_of(mine, dropped)]))} \|",
+            page,
         )
     assert f"| {gain_of(plain, dropped)} | – |" in page
     own = scores_in("studies/stsb/arch/default", *STSB)
@@ -230,17 +262,27 @@ def test_a_comparison_says_where_methods_had_different_dropout() -> None:
         for task in (place for place in folder.iterdir() if place.is_dir()):
             paths = sorted(task.glob("*/seed-*/record.json"))
             found = {
-                json.loads(path.read_text(encoding="utf-8"))["training"]["more"]["encoder_dropout"] for path in paths
+                json.loads(path.read_text(encoding="utf-8"))["training"]["more"]["encoder_dropout"]
+                for path in paths
             }
             assert (f"{task_name(task.name)}: 0 for " in part) == (len(found) > 1), task
 
 
 def test_penalties_are_averaged_over_seeds_and_logs_of_one_task_and_method() -> None:
     logged_mean = experiment("pages").logged_mean
-    logs = [{"epoch": 1.0, "penalty": 1.0}, {"epoch": 2.0, "loss": 9.0}, {"epoch": 3.05, "penalty": 4.0}]
+    logs = [
+        {"epoch": 1.0, "penalty": 1.0},
+        {"epoch": 2.0, "loss": 9.0},
+        {"epoch": 3.05, "penalty": 4.0},
+    ]
     logs.append({"epoch": 4.0, "penalty": 5.0})
     runs = {}
-    for task, method, seed in (("rte", "arch", 0), ("rte", "arch", 1), ("rte", "smart", 0), ("cola", "arch", 0)):
+    for task, method, seed in (
+        ("rte", "arch", 0),
+        ("rte", "arch", 1),
+        ("rte", "smart", 0),
+        ("cola", "arch", 0),
+    ):
         far = 0 if (task, method) == ("rte", "arch") else 100
         lines = [{name: value + far * (name == "penalty") + seed * (name == "penalty") for name, value in line.items()}
                  for line in logs]  # fmt: skip
@@ -269,7 +311,12 @@ def test_the_picture_shows_the_figures_of_the_table(cost_page: ModuleType) -> No
 
 def test_records_are_whole_unedited_and_name_their_commit(cost_page: ModuleType) -> None:
     found = cost_page.Records(cost_page.RECORDS)  # a checksum that does not hold would have raised
-    assert set(found.benches) >= {"bert-base.json", "bert-base-large.json", "peers.json", "tiers.json"}
+    assert set(found.benches) >= {
+        "bert-base.json",
+        "bert-base-large.json",
+        "peers.json",
+        "tiers.json",
+    }
     for record in found.benches.values():
         assert record.status == "finished"
         assert len(record.commit) == 40
@@ -278,22 +325,36 @@ def test_records_are_whole_unedited_and_name_their_commit(cost_page: ModuleType)
 def test_a_commit_that_is_not_that_of_the_tree_says_where_it_is_from(cost_page: ModuleType) -> None:
     def told(commit: str | None, dirty: bool | None, *arguments: str) -> str:
         git = {"of": "advreg", "commit": "a" * 40, "dirty": dirty}
-        return cost_page.commit_of(SimpleNamespace(commit=commit, environment={"git": git, "arguments": arguments}))
+        return cost_page.commit_of(
+            SimpleNamespace(commit=commit, environment={"git": git, "arguments": arguments})
+        )
 
     assert told("a" * 40, False) == "aaaaaaa"
     assert told("a" * 40, None) == "aaaaaaa, uncommitted changes not recorded"
-    assert told("b" * 40, False, "--commit", "b" * 40) == f"commit {'b' * 7} given on the command line, tree aaaaaaa"
+    assert (
+        told("b" * 40, False, "--commit", "b" * 40)
+        == f"commit {'b' * 7} given on the command line, tree aaaaaaa"
+    )
     assert told("b" * 40, True, "--commit", "COMMIT") == (
         "commit bbbbbbb entered by hand afterwards, tree aaaaaaa with uncommitted changes"
     )
 
 
-def test_the_cost_page_names_each_record_of_a_tree_with_uncommitted_changes(cost_page: ModuleType) -> None:
-    (said,) = (line for line in cost_page.PAGE.read_text(encoding="utf-8").splitlines() if "is not certain**" in line)
+def test_the_cost_page_names_each_record_of_a_tree_with_uncommitted_changes(
+    cost_page: ModuleType,
+) -> None:
+    (said,) = (
+        line
+        for line in cost_page.PAGE.read_text(encoding="utf-8").splitlines()
+        if "is not certain**" in line
+    )
     for path in cost_page.RECORDS.glob("*.json"):
         git = json.loads(path.read_text(encoding="utf-8"))["environment"]["git"]
         assert (f"`{path.name}`" in said) == (git["dirty"] is True)
-    assert "`bert-base.json`, commit c6b0802 entered by hand afterwards, tree 9409ff5 with uncommitted changes" in said
+    assert (
+        "`bert-base.json`, commit c6b0802 entered by hand afterwards, tree 9409ff5 with "
+        "uncommitted changes" in said
+    )
 
 
 def test_commits_of_runs_are_counted_and_their_trees_told() -> None:
@@ -310,7 +371,9 @@ def test_commits_of_runs_are_counted_and_their_trees_told() -> None:
     )
 
 
-def test_a_page_made_of_other_records_says_other_things(cost_page: ModuleType, tmp_path: Path) -> None:
+def test_a_page_made_of_other_records_says_other_things(
+    cost_page: ModuleType, tmp_path: Path
+) -> None:
     for name in ("bert-base.json", "bert-base-large.json", "peers.json"):
         (tmp_path / name).write_bytes((cost_page.RECORDS / name).read_bytes())
     fewer = cost_page.page(tmp_path)
@@ -340,7 +403,10 @@ def test_a_gain_in_the_search_is_over_standard_with_the_same_seed(tmp_path: Path
         "commit": "c",
         "device": "d",
     }
-    lines = [{**same, "point": point, "seed": seed, "score": score, "command": "x"} for point, seed, score in scores]
+    lines = [
+        {**same, "point": point, "seed": seed, "score": score, "command": "x"}
+        for point, seed, score in scores
+    ]
     (tmp_path / "search-m.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = understanding.page(tmp_path)
     assert "| standard, dropout 0.1 | 75.0 |" in page
@@ -360,22 +426,39 @@ def test_rounds_of_anli_stand_beside_the_paper_s() -> None:
     }
     found = SimpleNamespace(tasks=["anli"], methods=["arch", "freelb"], cells=cells)
     text = understanding.anli(found)
-    assert "| ARCH | 32.0 ± 1.4 (54.0) | 33.0 ± 1.4 (46.1) | 34.0 ± 1.4 (46.0) | 31.0 ± 1.4 (48.5) |" in text
-    assert "| ARCH | 35.0 ± 1.4 (53.8) | 36.0 ± 1.4 (46.6) | 37.0 ± 1.4 (47.4) | 38.0 ± 1.4 (49.2) |" in text
+    assert (
+        "| ARCH | 32.0 ± 1.4 (54.0) | 33.0 ± 1.4 (46.1) | 34.0 ± 1.4 (46.0) | 31.0 ± 1.4 (48.5) |"
+        in text
+    )
+    assert (
+        "| ARCH | 35.0 ± 1.4 (53.8) | 36.0 ± 1.4 (46.6) | 37.0 ± 1.4 (47.4) | 38.0 ± 1.4 (49.2) |"
+        in text
+    )
     assert text.count("| FreeLB | failed | failed | failed | failed |") == 2
     assert understanding.anli(SimpleNamespace(tasks=["rte"])) == ""
 
 
 def test_a_probing_has_its_table_and_its_violins(tmp_path: Path) -> None:
     understanding = experiment("understanding_page")
-    found = {("standard", "rte"): [60.0, 62.0], ("arch", "rte"): [63.0, 64.0], ("arch", "mrpc"): [80.0, 81.0]}
+    found = {
+        ("standard", "rte"): [60.0, 62.0],
+        ("arch", "rte"): [63.0, 64.0],
+        ("arch", "mrpc"): [80.0, 81.0],
+    }
     probed = [
-        ProbeResult(encoder="e", label=label, trained_on="sst2", task=task, scores=scores, metrics=[])
+        ProbeResult(
+            encoder="e", label=label, trained_on="sst2", task=task, scores=scores, metrics=[]
+        )
         for (label, task), scores in found.items()
     ]
     environment = {"device": "a GPU", "arguments": ["probe", "x"]}
     record = ProbeRecord(
-        settings={"seeds": 2}, commit="abcdefgh", environment=environment, started="t", finished="t", results=probed
+        settings={"seeds": 2},
+        commit="abcdefgh",
+        environment=environment,
+        started="t",
+        finished="t",
+        results=probed,
     )
     records.save_as(tmp_path / "probe-minilm.json", record)
     page = understanding.page(tmp_path)
@@ -406,13 +489,17 @@ DEFAULT = [38.0, 38.2, 38.4]
 
 
 def write_study(folder: Path, gains: dict[str, list[float]], metric: str = "bleu") -> StudyRecord:
-    """A study of four panels with its runs' records; ``gains`` are points over the default, seed by seed."""
+    """A study of four panels with its runs' records; ``gains`` are points over the default, seed by
+    seed.
+    """
     scores: dict[str, Scores] = {
         name: [score + gain for score, gain in zip(DEFAULT, gains.get(name, []), strict=False)]
         for panel in PANELS.values()
         for name in panel.values()
     }
-    scores = {name: [*values, *[None] * (3 - len(values))] for name, values in scores.items()} | {"default": [*DEFAULT]}
+    scores = {name: [*values, *[None] * (3 - len(values))] for name, values in scores.items()} | {
+        "default": [*DEFAULT]
+    }
     record = study_record(scores["default"], scores["refresh_every=none"], [37.0, 37.5, 38.0])
     task = replace(
         record.task, name="multi30k-en-de", main_metrics=[metric], scored_on="test",
@@ -434,7 +521,9 @@ def write_study(folder: Path, gains: dict[str, list[float]], metric: str = "bleu
     for each in record.variants:
         for run in each.runs:
             if run.score is not None:
-                save(folder / run.folder, made_up(each.method, run.seed, metrics={metric: run.score}))
+                save(
+                    folder / run.folder, made_up(each.method, run.seed, metrics={metric: run.score})
+                )
     return record
 
 
@@ -445,21 +534,31 @@ def rows_of(page: str) -> dict[str, str]:
     return {row[0].strip(): row[-1].strip() for row in rows}
 
 
-def test_the_page_on_studies_and_its_pictures_are_made_of_the_records(studies_page: ModuleType, tmp_path: Path) -> None:
+def test_the_page_on_studies_and_its_pictures_are_made_of_the_records(
+    studies_page: ModuleType, tmp_path: Path
+) -> None:
     kept = studies_page.PAGE.read_text(encoding="utf-8") if studies_page.PAGE.exists() else ""
     assert kept == studies_page.page(studies_page.RECORDS)
-    drawn = {path.name: path.read_bytes() for path in studies_page.draw(studies_page.RECORDS, tmp_path)}
-    assert drawn == {path.name: path.read_bytes() for path in studies_page.PAGE.parent.glob("studies-*.svg")}
+    drawn = {
+        path.name: path.read_bytes() for path in studies_page.draw(studies_page.RECORDS, tmp_path)
+    }
+    assert drawn == {
+        path.name: path.read_bytes() for path in studies_page.PAGE.parent.glob("studies-*.svg")
+    }
 
 
 def test_the_scores_of_the_studies_are_those_of_their_runs(studies_page: ModuleType) -> None:
     for name, record in studies_page.read(studies_page.RECORDS).items():
         for run in (run for each in record.variants for run in each.runs if run.score is not None):
             saved = records.load(studies_page.RECORDS / name / run.folder / "record.json")
-            assert score_of(saved.outcome.metrics, record.task.main_metrics) == pytest.approx(run.score)
+            assert score_of(saved.outcome.metrics, record.task.main_metrics) == pytest.approx(
+                run.score
+            )
 
 
-def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: ModuleType, tmp_path: Path) -> None:
+def test_intervals_decide_whether_a_study_agrees_with_the_paper(
+    studies_page: ModuleType, tmp_path: Path
+) -> None:
     gains = {
         "ema=0": [-0.3, -0.32, -0.28],  # surely worse
         "ema=0.1": [0.01, -0.01, 0.0],  # surely within 0.3
@@ -472,7 +571,9 @@ def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: Mo
     write_study(tmp_path / "multi30k", gains)
     page = studies_page.page(tmp_path)
     found = rows_of(page)
-    assert found["without the moving average about 0.3 BLEU are lost"] == ("0.01 minus 0: +0.30 [+0.25, +0.35]; agrees")
+    assert found["without the moving average about 0.3 BLEU are lost"] == (
+        "0.01 minus 0: +0.30 [+0.25, +0.35]; agrees"
+    )
     assert found["α from 0.01 to 0.1 changes nothing"].endswith("; agrees")
     assert found["too frequent refreshes (T_c = 5, not 15) are worse"].endswith("; disagrees")
     assert found["caching once is worse"].endswith("; open")
@@ -484,7 +585,10 @@ def test_intervals_decide_whether_a_study_agrees_with_the_paper(studies_page: Mo
     assert found["… and varies far more from seed to seed"] == (
         f"sd of random 1 / sd of 1: {ratio:.1f} [{ratio / reach:.1f}, {ratio * reach:.1f}]; agrees"
     )
-    assert "27 of 30 runs are done. Scores are sacreBLEU on test. What all runs share: epochs 45." in page
+    assert (
+        "27 of 30 runs are done. Scores are sacreBLEU on test. What all runs share: epochs 45."
+        in page
+    )
     assert "Default settings of ARCH: T_c = none, α = 0.01." in page
     assert "within a margin: 0.3 BLEU" in page
     assert "\n0.3 on Multi30k En-De, tiny.\n" in page
@@ -501,8 +605,15 @@ def test_what_is_alike_depends_on_the_score_and_translation_comes_first(
     (tmp_path / "c-task").mkdir()
     study_record([None], [None], [None]).save(tmp_path / "c-task")  # nothing has finished
     assert list(studies_page.read(tmp_path)) == ["b-task", "a-task"]
-    (row,) = (line for line in studies_page.page(tmp_path).splitlines() if line.startswith("| α from 0.01 to 0.1"))
-    assert [cell.strip().rpartition("; ")[2] for cell in row.split(" | ")[1:]] == ["disagrees", "agrees |"]
+    (row,) = (
+        line
+        for line in studies_page.page(tmp_path).splitlines()
+        if line.startswith("| α from 0.01 to 0.1")
+    )
+    assert [cell.strip().rpartition("; ")[2] for cell in row.split(" | ")[1:]] == [
+        "disagrees",
+        "agrees |",
+    ]
     drawn = studies_page.draw(tmp_path, tmp_path / "pictures")
     assert [path.name for path in drawn] == ["studies-b-task.svg", "studies-a-task.svg"]
     assert all("ringed: default settings" in path.read_text() for path in drawn)
@@ -512,8 +623,13 @@ def test_without_a_finished_run_there_is_no_page(studies_page: ModuleType, tmp_p
     assert studies_page.page(tmp_path) == ""
 
 
-@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.lists(st.floats(0, 100), min_size=2, max_size=6))
-def test_swapping_two_samples_inverts_the_ratio_of_their_deviations(one: list[float], other: list[float]) -> None:
+@given(
+    st.lists(st.floats(0, 100), min_size=2, max_size=6),
+    st.lists(st.floats(0, 100), min_size=2, max_size=6),
+)
+def test_swapping_two_samples_inverts_the_ratio_of_their_deviations(
+    one: list[float], other: list[float]
+) -> None:
     ratio_of = experiment("studies_page").deviation_ratio
     assume(min(statistics.stdev(one), statistics.stdev(other)) > 1e-6)
     ratio, (low, high) = ratio_of(one, other)

@@ -1,12 +1,15 @@
-"""Tiny random models of every supported family, built from their configuration (nothing is downloaded), and batches.
+"""Tiny random models of every supported family, built from their configuration (nothing is
+downloaded), and batches.
 
-Two layers, width 32, two heads, 50 words, 64 positions. Weights are drawn with a standard deviation of about 1/√width
-instead of the library's 0.02, which at this width would leave all logits equal and the gradients invisible. A table
-entry says only what makes a family special: its own names for the sizes, and the settings of the well-known
-checkpoints where the library's defaults differ from them (DeBERTa's relative attention, Marian's scaled embeddings).
+Two layers, width 32, two heads, 50 words, 64 positions. Weights are drawn with a standard deviation
+of about 1/√width instead of the library's 0.02, which at this width would leave all logits equal
+and the gradients invisible. A table entry says only what makes a family special: its own names for
+the sizes, and the settings of the well-known checkpoints where the library's defaults differ from
+them (DeBERTa's relative attention, Marian's scaled embeddings).
 
-Attention is the library's default, SDPA where a family has it. Not eager: on left-padded float64 batches Llama and
-Qwen2 then give NaN, for they take the softmax in float32, where the mask's float64 minimum is minus infinity.
+Attention is the library's default, SDPA where a family has it. Not eager: on left-padded float64
+batches Llama and Qwen2 then give NaN, for they take the softmax in float32, where the mask's
+float64 minimum is minus infinity.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +37,9 @@ Side = Literal["right", "left"]
 
 @dataclass(frozen=True)
 class _Family:
-    """A row of the table: the class names in `transformers`, and the settings beyond the shared ones."""
+    """A row of the table: the class names in `transformers`, and the settings beyond the shared
+    ones.
+    """
 
     config: str
     model: str
@@ -52,7 +57,11 @@ _BERT_SIZES = {
     "initializer_range": SPREAD,
 }
 # RoBERTa and MPNet count positions from pad + 1, so 64 tokens need 66 rows.
-_ROBERTA_SIZES = _BERT_SIZES | {"max_position_embeddings": POSITIONS + 2, "bos_token_id": 0, "eos_token_id": 2}
+_ROBERTA_SIZES = _BERT_SIZES | {
+    "max_position_embeddings": POSITIONS + 2,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
 _NARROW = {"embedding_size": EMBEDDING_WIDTH}
 _BART_SIZES = {
     "d_model": WIDTH,
@@ -65,7 +74,12 @@ _BART_SIZES = {
     "max_position_embeddings": POSITIONS,
     "init_std": SPREAD,
 }
-_BART_TOKENS = {"bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2}
+_BART_TOKENS = {
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": 2,
+}
 _GPT2 = {
     "n_embd": WIDTH,
     "n_layer": 2,
@@ -79,7 +93,9 @@ _LLAMA = _BERT_SIZES | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_
 
 _TABLE: dict[str, _Family] = {
     "bert": _Family("BertConfig", "BertForSequenceClassification", "classify", 0, _BERT_SIZES),
-    "roberta": _Family("RobertaConfig", "RobertaForSequenceClassification", "classify", 1, _ROBERTA_SIZES),
+    "roberta": _Family(
+        "RobertaConfig", "RobertaForSequenceClassification", "classify", 1, _ROBERTA_SIZES
+    ),
     "deberta-v2": _Family(
         "DebertaV2Config",
         "DebertaV2ForSequenceClassification",
@@ -103,7 +119,9 @@ _TABLE: dict[str, _Family] = {
         0,
         _BERT_SIZES | _NARROW | {"bos_token_id": 2, "eos_token_id": 3},
     ),
-    "electra": _Family("ElectraConfig", "ElectraForSequenceClassification", "classify", 0, _BERT_SIZES | _NARROW),
+    "electra": _Family(
+        "ElectraConfig", "ElectraForSequenceClassification", "classify", 0, _BERT_SIZES | _NARROW
+    ),
     "distilbert": _Family(
         "DistilBertConfig",
         "DistilBertForSequenceClassification",
@@ -118,15 +136,20 @@ _TABLE: dict[str, _Family] = {
             "initializer_range": SPREAD,
         },
     ),
-    "mpnet": _Family("MPNetConfig", "MPNetForSequenceClassification", "classify", 1, _ROBERTA_SIZES),
+    "mpnet": _Family(
+        "MPNetConfig", "MPNetForSequenceClassification", "classify", 1, _ROBERTA_SIZES
+    ),
     "modernbert": _Family(
         "ModernBertConfig",
         "ModernBertForSequenceClassification",
         "classify",
         49,
-        _BERT_SIZES | {"bos_token_id": 47, "cls_token_id": 47, "eos_token_id": 48, "sep_token_id": 48},
+        _BERT_SIZES
+        | {"bos_token_id": 47, "cls_token_id": 47, "eos_token_id": 48, "sep_token_id": 48},
     ),
-    "bart": _Family("BartConfig", "BartForConditionalGeneration", "translate", 1, _BART_SIZES | _BART_TOKENS),
+    "bart": _Family(
+        "BartConfig", "BartForConditionalGeneration", "translate", 1, _BART_SIZES | _BART_TOKENS
+    ),
     "t5": _Family(
         "T5Config",
         "T5ForConditionalGeneration",
@@ -157,7 +180,9 @@ _TABLE: dict[str, _Family] = {
             "decoder_start_token_id": 49,
         },
     ),
-    "m2m100": _Family("M2M100Config", "M2M100ForConditionalGeneration", "translate", 1, _BART_SIZES | _BART_TOKENS),
+    "m2m100": _Family(
+        "M2M100Config", "M2M100ForConditionalGeneration", "translate", 1, _BART_SIZES | _BART_TOKENS
+    ),
     "gpt2": _Family("GPT2Config", "GPT2ForSequenceClassification", "classify", 48, _GPT2),
     "llama": _Family("LlamaConfig", "LlamaForSequenceClassification", "classify", 0, _LLAMA),
     "qwen": _Family(
@@ -171,7 +196,16 @@ _TABLE: dict[str, _Family] = {
     "llama-lm": _Family("LlamaConfig", "LlamaForCausalLM", "continue", 0, _LLAMA),
 }
 
-ENCODERS = ("bert", "roberta", "deberta-v2", "albert", "electra", "distilbert", "mpnet", "modernbert")
+ENCODERS = (
+    "bert",
+    "roberta",
+    "deberta-v2",
+    "albert",
+    "electra",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+)
 ENCODER_DECODERS = ("bart", "t5", "marian", "m2m100")
 DECODERS_CLASSIFY = ("gpt2", "llama", "qwen")
 CAUSAL_LMS = ("gpt2-lm", "llama-lm")
@@ -187,10 +221,10 @@ def tiny(
 ) -> PreTrainedModel:
     """A tiny random model of `family`, in training mode.
 
-    `dropout` sets every dropout probability of the configuration and switches layer drop off, so that 0.0 makes the
-    training mode deterministic; None keeps the library's defaults. The weights depend on `seed` alone (in another
-    `dtype` they are the same numbers, cast), and torch's global generator is left as it was. `overrides` go to the
-    configuration and win over everything else.
+    `dropout` sets every dropout probability of the configuration and switches layer drop off, so
+    that 0.0 makes the training mode deterministic; None keeps the library's defaults. The weights
+    depend on `seed` alone (in another `dtype` they are the same numbers, cast), and torch's global
+    generator is left as it was. `overrides` go to the configuration and win over everything else.
     """
     row = _TABLE[family]
     config_class = getattr(transformers, row.config)
@@ -208,7 +242,9 @@ def tiny(
     return model
 
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {family: partial(tiny, family) for family in _TABLE}
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+    family: partial(tiny, family) for family in _TABLE
+}
 
 _ATTENTION = {
     "bert": ["query", "value"],
@@ -239,18 +275,21 @@ def tiny_batch(
     lengths: Sequence[int] | None = None,
     pad_to: int | None = None,
 ) -> dict[str, Tensor]:
-    """A ragged batch: `input_ids` and `attention_mask` (B, T), and the `labels` that the family's loss wants.
+    """A ragged batch: `input_ids` and `attention_mask` (B, T), and the `labels` that the family's
+    loss wants.
 
-    Labels are (B,) classes; for an encoder-decoder (B, U) target tokens, ragged with lengths of their own and padded
-    with -100 on the right whatever `side` is, since the decoder starts at position 0; for a causal language model
-    the input tokens, -100 on padding. `lengths` gives the number of real tokens of each sample (and overrides
-    `batch`), `pad_to` the widths T and U. Row i's real tokens and label depend on `seed` and i alone: another
-    side, width or length shows the same tokens, or a prefix of them.
+    Labels are (B,) classes; for an encoder-decoder (B, U) target tokens, ragged with lengths of
+    their own and padded with -100 on the right whatever `side` is, since the decoder starts at
+    position 0; for a causal language model the input tokens, -100 on padding. `lengths` gives the
+    number of real tokens of each sample (and overrides `batch`), `pad_to` the widths T and U. Row
+    i's real tokens and label depend on `seed` and i alone: another side, width or length shows the
+    same tokens, or a prefix of them.
     """
     task, pad = _task_and_pad(family_or_model)
     draw = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
     rows = batch if lengths is None else len(lengths)
-    # All random numbers of a row are drawn together, so that row i is the same in a batch of any size.
+    # All random numbers of a row are drawn together, so that row i is the same in a batch of any
+    # size.
     drawn = draw(0, 2**20, (rows, 2 * POSITIONS + 3))
     low, high = REAL_TOKENS
     tokens = (low + drawn % (high - low))[:, : 2 * POSITIONS]
@@ -270,7 +309,9 @@ def tiny_batch(
 
 
 def _task_and_pad(family_or_model: str | nn.Module) -> tuple[Task, int]:
-    """What the labels are, and the id of the padding token, of a family or of a model (PEFT's wrapper too)."""
+    """What the labels are, and the id of the padding token, of a family or of a model (PEFT's
+    wrapper too).
+    """
     if isinstance(family_or_model, str):
         row = _TABLE[family_or_model]
         return row.task, row.pad
@@ -282,13 +323,21 @@ def _task_and_pad(family_or_model: str | nn.Module) -> tuple[Task, int]:
 
 
 def _ragged(drawn: Tensor, *, first: int, second: int) -> list[int]:
-    """Lengths between `first` and `second`, which the first two rows have: ragged by construction, not by luck."""
+    """Lengths between `first` and `second`, which the first two rows have: ragged by construction,
+    not by luck.
+    """
     low, high = sorted((first, second))
-    return ([first, second] + [low + number % (high - low + 1) for number in drawn.tolist()[2:]])[: len(drawn)]
+    return ([first, second] + [low + number % (high - low + 1) for number in drawn.tolist()[2:]])[
+        : len(drawn)
+    ]
 
 
-def _padded(rows: Tensor, lengths: Sequence[int], *, side: Side, fill: int, pad_to: int | None) -> Tensor:
-    """The first `lengths[i]` entries of each row, padded with `fill` on `side` to `pad_to` or the longest."""
+def _padded(
+    rows: Tensor, lengths: Sequence[int], *, side: Side, fill: int, pad_to: int | None
+) -> Tensor:
+    """The first `lengths[i]` entries of each row, padded with `fill` on `side` to `pad_to` or the
+    longest.
+    """
     width = max(lengths) if pad_to is None else pad_to
     if max(lengths) > min(width, POSITIONS):
         raise ValueError(f"lengths must be at most {min(width, POSITIONS)}, got {max(lengths)}")

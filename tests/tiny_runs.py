@@ -23,11 +23,23 @@ def stock_trainer(folder: Path, **more: Any) -> Any:
 
 
 def tiny_trainer(
-    folder: Path, method: Any = None, model: Any = None, size: int = 8, kind: Any = AdversarialTrainer, **more: Any
+    folder: Path,
+    method: Any = None,
+    model: Any = None,
+    size: int = 8,
+    kind: Any = AdversarialTrainer,
+    **more: Any,
 ) -> Any:
-    """Two steps to an epoch, two epochs, a save at each step; ``more`` are fields of the arguments, or go to the
-    trainer if it has them."""
-    names = ("callbacks", "data_collator", "eval_dataset", "on_non_finite", "processing_class", "site")
+    """Two steps to an epoch, two epochs, a save at each step; ``more`` are fields of the arguments,
+    or go to the trainer if it has them."""
+    names = (
+        "callbacks",
+        "data_collator",
+        "eval_dataset",
+        "on_non_finite",
+        "processing_class",
+        "site",
+    )
     own = {name: more.pop(name) for name in names if name in more}
     if kind is not Trainer:
         own["method"] = method if method is not None else create("arch", **ARCH)
@@ -47,8 +59,13 @@ def tiny_trainer(
 def end_of(trainer: Any) -> dict[str, Tensor]:
     """Weights and the method's memory."""
     weights = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-    return {**weights, **{name: value.clone() for name, value in trainer.method.state().tensors.items()}}
+    return {
+        **weights,
+        **{name: value.clone() for name, value in trainer.method.state().tensors.items()},
+    }
 
 
 def same_end(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) for name, value in one.items()
+    )

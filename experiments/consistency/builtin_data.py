@@ -1,8 +1,10 @@
-"""The built-in task for the contests: the held-out files in two halves, one to choose on and one to report on.
+"""The built-in task for the contests: the held-out files in two halves, one to choose on and one to
+report on.
 
-The interpreter's library decides the sentences, so they are written to files once, and every machine reads those. Each
-sentence says whether it is clear: whether naive Bayes over words, trained on the sentences of the training files (for
-one of them on the other nine tenths), finds its package.
+The interpreter's library decides the sentences, so they are written to files once, and every
+machine reads those. Each sentence says whether it is clear: whether naive Bayes over words, trained
+on the sentences of the training files (for one of them on the other nine tenths), finds its
+package.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.recipes import docstrings
-from advreg.recipes.textdata import Example
+from advreg.lab.tasks import docstrings
+from advreg.lab.tasks.textdata import Example
 
 TRAIN, CHOOSE, REPORT = "train", "choose", "report"
 TRAIN_PER_CLASS, HELD_OUT_PER_CLASS = 200, 100
@@ -78,7 +80,9 @@ def read(folder: Path) -> Builtin:
     for split in (TRAIN, CHOOSE, REPORT):
         lines = gzip.decompress((folder / f"{split}.jsonl.gz").read_bytes()).decode().split("\n")
         rows = [json.loads(line) for line in lines if line]
-        splits[split] = tuple((Example(row["text"], None, row["label"]), row["clear"]) for row in rows)
+        splits[split] = tuple(
+            (Example(row["text"], None, row["label"]), row["clear"]) for row in rows
+        )
     return Builtin(labels, splits)
 
 

@@ -1,4 +1,5 @@
-"""Merge records that came back from another machine into one file; a run that is there already is left alone.
+"""Merge records that came back from another machine into one file; a run that is there already is
+left alone.
 
 python experiments/consistency/collect.py results/consistency/runs.jsonl.gz FOLDER/runs.jsonl.gz …
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from advreg.record_log import RecordLog
+from advreg.records.log import RecordLog
 
 
 def main() -> None:

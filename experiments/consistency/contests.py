@@ -1,8 +1,10 @@
-"""The contests as data: tasks, settings, candidates of Standard and of each method, controls, seeds. See PLAN.md.
+"""The contests as data: tasks, settings, candidates of Standard and of each method, controls,
+seeds. See PLAN.md.
 
-A candidate is a point: options of the method, and settings of the task that differ from the contest's own. Standard's
-candidates vary regularisation and length. A method's have options, most of all the weight λ, and train as Standard's
-best candidate does (``regularisation`` 0) or as its second best of the same length (1).
+A candidate is a point: options of the method, and settings of the task that differ from the
+contest's own. Standard's candidates vary regularisation and length. A method's have options, most
+of all the weight λ, and train as Standard's best candidate does (``regularisation`` 0) or as its
+second best of the same length (1).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Variant:
-    """One setting of a method's tuning: its options, on top of one of Standard's regularisations."""
+    """One setting of a method's tuning: its options, on top of one of Standard's
+    regularisations.
+    """
 
     name: str
     options: Values = field(default_factory=dict)
@@ -68,8 +72,8 @@ class Contest:
         tuning_seed: of all candidates; never one of ``seeds``.
         seeds: of the results.
         follows: the contest whose choices are taken over unchanged.
-        finalists: how many tuned methods, those with the best validation scores, have results beside Standard and
-            what is not tuned; none: all.
+        finalists: how many tuned methods, those with the best validation scores, have results
+            beside Standard and what is not tuned; none: all.
         device: ``cpu``, or ``best``: a GPU where there is one.
         guess: seconds of a Standard run while none has been measured.
     """
@@ -92,7 +96,10 @@ def over(weights: Sequence[float], options: Values | None = None, **settings: An
     """Weights λ with Standard's best and second-best regularisation."""
     return [
         Variant(
-            f"{weight:g}{'' if place == BEST else ' second'}", {**(options or {}), "weight": weight}, settings, place
+            f"{weight:g}{'' if place == BEST else ' second'}",
+            {**(options or {}), "weight": weight},
+            settings,
+            place,
         )
         for place in (BEST, SECOND)
         for weight in weights
@@ -104,13 +111,20 @@ def temporal(best: Sequence[float], rising: float, second: Sequence[float]) -> l
     return [
         *(Variant(f"{weight:g}", {"weight": weight}) for weight in best),
         Variant(f"{rising:g} rising", {"weight": rising, "ramp": "linear"}),
-        *(Variant(f"{weight:g} second", {"weight": weight}, regularisation=SECOND) for weight in second),
+        *(
+            Variant(f"{weight:g} second", {"weight": weight}, regularisation=SECOND)
+            for weight in second
+        ),
     ]
 
 
 def averages(decays: Sequence[float]) -> list[Variant]:
     return [
-        Variant(f"{decay:g}{'' if place == BEST else ' second'}", settings={"ema": decay}, regularisation=place)
+        Variant(
+            f"{decay:g}{'' if place == BEST else ' second'}",
+            settings={"ema": decay},
+            regularisation=place,
+        )
         for place in (BEST, SECOND)
         for decay in decays
     ]
@@ -125,13 +139,22 @@ BUILTIN = Contest(
     name="builtin",
     kind="text",
     tasks=("docstrings",),
-    base={"model": "small", "epochs": 12, "learning_rate": 1e-3, "max_length": 32, "train_size": 1000},
+    base={
+        "model": "small",
+        "epochs": 12,
+        "learning_rate": 1e-3,
+        "max_length": 32,
+        "train_size": 1000,
+    },
     standard=(
         Candidate("plain"),
         Candidate("dropout 0.3", {"encoder_dropout": 0.3, "head_dropout": 0.3}),
         Candidate("smoothing 0.3", {"label_smoothing": 0.3}),
         Candidate("decay 0.1", {"weight_decay": 0.1}),
-        Candidate("dropout 0.3, smoothing 0.1", {"encoder_dropout": 0.3, "head_dropout": 0.3, "label_smoothing": 0.1}),
+        Candidate(
+            "dropout 0.3, smoothing 0.1",
+            {"encoder_dropout": 0.3, "head_dropout": 0.3, "label_smoothing": 0.1},
+        ),
         Candidate("24 epochs", {"epochs": 24}),
     ),
     contestants=(
@@ -143,8 +166,14 @@ BUILTIN = Contest(
         Contestant("arch", "arch", over((1, 3, 10), _CACHED)),
         Contestant("smart", "smart", over((1, 3, 10), _BALL)),
         Contestant("ema", STANDARD, averages((0.9, 0.98, 0.995))),
-        Contestant("neftune", STANDARD, [Variant(f"{a:g}", settings={"neftune": a}) for a in (5, 15)]),
-        Contestant("smoothing", STANDARD, [Variant(f"{a:g}", settings={"label_smoothing": a}) for a in (0.5, 0.7)]),
+        Contestant(
+            "neftune", STANDARD, [Variant(f"{a:g}", settings={"neftune": a}) for a in (5, 15)]
+        ),
+        Contestant(
+            "smoothing",
+            STANDARD,
+            [Variant(f"{a:g}", settings={"label_smoothing": a}) for a in (0.5, 0.7)],
+        ),
         Contestant("twice the epochs", STANDARD, [Variant("x2", settings={"epochs_factor": 2})]),
     ),
     tuning_seed=300,
@@ -174,7 +203,10 @@ def ascents(options: Values) -> list[Variant]:
     return [
         *(Variant(f"{weight:g}", {**options, "weight": weight}) for weight in (1, 3, 10)),
         Variant("paper 1", {"weight": 1}, _PAPER),
-        *(Variant(f"{weight:g} second", {**options, "weight": weight}, regularisation=SECOND) for weight in (1, 3)),
+        *(
+            Variant(f"{weight:g} second", {**options, "weight": weight}, regularisation=SECOND)
+            for weight in (1, 3)
+        ),
     ]
 
 

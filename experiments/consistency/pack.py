@@ -1,12 +1,14 @@
-"""Pack a commit, the data and the encoder into one ignored folder, for a machine without network or history.
+"""Pack a commit, the data and the encoder into one ignored folder, for a machine without network or
+history.
 
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
-    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then processes, further flags
+    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then
+    processes, further flags
 
-A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one that is checked out;
-all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS where there is a GPU, and works the
-queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged by collect.py. The encoder is ADVREG_MINILM's or the
-installed one.
+A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one
+that is checked out; all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS
+where there is a GPU, and works the queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged
+by collect.py. The encoder is ADVREG_MINILM's or the installed one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ import builtin_data
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("rte", "mrpc", "cola", "stsb", "sst2", "mr")
 CORPORA = ("multi30k_en-de", "multi30k_en-fr")
-PACKAGES = ("sacrebleu", "portalocker", "colorama", "tabulate")  # of pure Python, which the machine may lack
+PACKAGES = (
+    "sacrebleu",
+    "portalocker",
+    "colorama",
+    "tabulate",
+)  # of pure Python, which the machine may lack
 MOST_MIB = 64
 
 _GO = """\
@@ -58,7 +65,9 @@ def main() -> None:
     asked = read_flags()
     commit = git("rev-parse", f"{asked.commit}^{{commit}}")
     if changes := git("status", "--porcelain", "--untracked-files=no"):
-        sys.exit(f"the tree must have no uncommitted changes, got:\n{changes}\ncommit or stash them")
+        sys.exit(
+            f"the tree must have no uncommitted changes, got:\n{changes}\ncommit or stash them"
+        )
     shutil.rmtree(asked.target, ignore_errors=True)
     asked.target.mkdir(parents=True)
     archive = subprocess.run(
@@ -66,7 +75,9 @@ def main() -> None:
         check=True, capture_output=True,
     )  # fmt: skip
     (asked.target / "code.tar.gz").write_bytes(archive.stdout)
-    pack_data(asked.target / "data.tar.gz", asked.data, asked.tasks.split(","), asked.corpora.split(","))
+    pack_data(
+        asked.target / "data.tar.gz", asked.data, asked.tasks.split(","), asked.corpora.split(",")
+    )
     pack_encoder(asked.target / "minilm.tar.xz")
     pack_packages(asked.target / "site.tar.gz")
     (asked.target / "records").mkdir()
@@ -74,13 +85,20 @@ def main() -> None:
         shutil.copy(path, asked.target / "records" / f"{path.parent.name}-{path.name}")
     (asked.target / "go.sh").write_text(_GO.format(commit=commit, short=commit[:10]))
     size = sum(path.stat().st_size for path in asked.target.rglob("*") if path.is_file()) / 2**20
-    print(f"{asked.target}: {size:.1f} MiB of commit {commit[:10]}; with the tree it must stay below {MOST_MIB}")
+    print(
+        f"{asked.target}: {size:.1f} MiB of commit {commit[:10]}; with the tree it must stay below "
+        f"{MOST_MIB}"
+    )
 
 
 def read_flags() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", type=Path, default=ROOT / "carry")
-    parser.add_argument("--data", type=Path, default=os.environ.get("ADVREG_DATA"), help="else ADVREG_DATA's")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("ADVREG_DATA"), help="else ADVREG_DATA's"
+    )
     parser.add_argument("--commit", default="HEAD", help="commit or tag to pack")
     parser.add_argument("--records", type=Path, nargs="*", default=[], help="of runs that are done")
     parser.add_argument("--tasks", default=",".join(TASKS))
@@ -93,7 +111,9 @@ def read_flags() -> argparse.Namespace:
 
 
 def git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -102,7 +122,10 @@ def pack_data(path: Path, data: Path, tasks: list[str], corpora: list[str]) -> N
     with tarfile.open(path, "w:gz") as tar, tempfile.TemporaryDirectory() as scratch:
         for name in (*(f"nlu/{task}" for task in tasks), *(f"mt/{corpus}" for corpus in corpora)):
             if not (data / name).is_dir():
-                sys.exit(f"data must hold {name}, got '{data}' without it; leave it out by --tasks or --corpora")
+                sys.exit(
+                    f"data must hold {name}, got '{data}' without it; leave it out by --tasks or "
+                    "--corpora"
+                )
             tar.add(data / name, f"data/{name}")
         builtin_data.write(Path(scratch))
         tar.add(scratch, f"data/{builtin_data.FOLDER}")
@@ -112,7 +135,7 @@ def pack_encoder(path: Path) -> None:
     """MiniLM with weights in float16."""
     from transformers import AutoModel, AutoTokenizer
 
-    from advreg.hf.models import model_folder
+    from advreg.lab.kinds.models import model_folder
 
     folder = model_folder("minilm")
     with tempfile.TemporaryDirectory() as scratch, tarfile.open(path, "w:xz") as tar:
@@ -122,7 +145,9 @@ def pack_encoder(path: Path) -> None:
 
 
 def pack_packages(path: Path) -> None:
-    """Packages as they are installed here, and an empty lxml, which sacrebleu imports and does not need for a score."""
+    """Packages as they are installed here, and an empty lxml, which sacrebleu imports and does not
+    need for a score.
+    """
     with tarfile.open(path, "w:gz") as tar:
         for name in PACKAGES:
             spec = importlib.util.find_spec(name)

@@ -1,10 +1,11 @@
-"""What each comparison can find: the spread of paired differences in earlier records, and the gain that so many seeds
-show four times in five.
+"""What each comparison can find: the spread of paired differences in earlier records, and the gain
+that so many seeds show four times in five.
 
     python experiments/consistency/power.py
 
-A paired t test of n seeds, two-sided at 5 %, finds a gain of (t(0.975) + t(0.8)) · s / √n in 80 % of the cases
-(nearly), s the standard deviation of the differences over seeds, t of n − 1 degrees of freedom.
+A paired t test of n seeds, two-sided at 5 %, finds a gain of (t(0.975) + t(0.8)) · s / √n in 80 %
+of the cases (nearly), s the standard deviation of the differences over seeds, t of n − 1 degrees of
+freedom.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from advreg.recipes.understanding import main_score
-from advreg.record import load
+from advreg.lab.tasks.understanding import main_score
+from advreg.records.run import load
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SEEDS = {"docstrings": (16,), "multi30k-en-de": (8, 4)}
@@ -29,7 +30,11 @@ Scores = Mapping[str, Mapping[int, float]]  # by method and seed
 
 def found_gain(spread: float, seeds: int) -> float:
     """The gain that is found in 80 % of the cases."""
-    return float(student.ppf(0.975, seeds - 1) + student.ppf(0.8, seeds - 1)) * spread / math.sqrt(seeds)
+    return (
+        float(student.ppf(0.975, seeds - 1) + student.ppf(0.8, seeds - 1))
+        * spread
+        / math.sqrt(seeds)
+    )
 
 
 def builtin() -> Scores:
@@ -37,7 +42,10 @@ def builtin() -> Scores:
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         found.setdefault(json.dumps(row["point"]), {})[row["seed"]] = 100 * row["accuracy"]
-    return {("standard" if name == '{"method": "standard"}' else name): runs for name, runs in found.items()}
+    return {
+        ("standard" if name == '{"method": "standard"}' else name): runs
+        for name, runs in found.items()
+    }
 
 
 def compared(folder: str, task: str) -> Scores:
@@ -52,7 +60,8 @@ def compared(folder: str, task: str) -> Scores:
 
 
 def spreads(scores: Scores) -> tuple[float, float]:
-    """Standard's standard deviation over seeds, and the differences' (root of the mean square over the methods).
+    """Standard's standard deviation over seeds, and the differences' (root of the mean square over
+    the methods).
 
     A method that fell by more than three deviations is left out: it broke down.
     """
@@ -81,7 +90,8 @@ def rows() -> Iterator[tuple[str, float, float, int]]:
 
 def main() -> None:
     print(
-        "| task | deviation of Standard | of paired differences | seeds | gain found in 80 % |\n|---|--:|--:|--:|--:|"
+        "| task | deviation of Standard | of paired differences | seeds | gain found in 80 % "
+        "|\n|---|--:|--:|--:|--:|"
     )
     for task, own, paired, seeds in rows():
         print(f"| {task} | {own:.2f} | {paired:.2f} | {seeds} | {found_gain(paired, seeds):.2f} |")

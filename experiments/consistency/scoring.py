@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from advreg.recipes.understanding import TASKS, main_score
-from advreg.record import RunRecord
+from advreg.lab.tasks.understanding import TASKS, main_score
+from advreg.records.run import RunRecord
 
 _VALID = "valid_"
 _TRANSLATION = ("valid_bleu", ("bleu_2016", "bleu_2017"))
@@ -20,16 +20,22 @@ def validation_score(record: RunRecord) -> float:
     metrics = record.outcome.metrics
     if _TRANSLATION[0] in metrics:
         return _number(metrics[_TRANSLATION[0]])
-    return _text_score(record, {name[len(_VALID) :]: v for name, v in metrics.items() if name.startswith(_VALID)})
+    return _text_score(
+        record, {name[len(_VALID) :]: v for name, v in metrics.items() if name.startswith(_VALID)}
+    )
 
 
 def primary_score(record: RunRecord) -> float:
-    """What a contest reports: a task's main score in per cent, or the mean BLEU of its test sets."""
+    """What a contest reports: a task's main score in per cent, or the mean BLEU of its test
+    sets.
+    """
     metrics = record.outcome.metrics
     found = [name for name in _TRANSLATION[1] if name in metrics]
     if found:
         return fmean(_number(metrics[name]) for name in found)
-    return _text_score(record, {name: v for name, v in metrics.items() if not name.startswith(_VALID)})
+    return _text_score(
+        record, {name: v for name, v in metrics.items() if not name.startswith(_VALID)}
+    )
 
 
 def _text_score(record: RunRecord, metrics: Mapping[str, float | None]) -> float:
@@ -43,7 +49,9 @@ def _number(value: float | None) -> float:
 
 
 def scores(records: Iterable[RunRecord]) -> dict[str, float]:
-    """The validation score of each run by its key; a run that was made twice counts with its first record."""
+    """The validation score of each run by its key; a run that was made twice counts with its first
+    record.
+    """
     found: dict[str, float] = {}
     for record in records:
         found.setdefault(record.name, validation_score(record))

@@ -1,4 +1,6 @@
-"""Which runs a contest can make now: candidates first, then what they decide, chosen from records by rule alone."""
+"""Which runs a contest can make now: candidates first, then what they decide, chosen from records
+by rule alone.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,16 @@ class Planned:
     @property
     def key(self) -> str:
         """The name of its record."""
-        return "/".join((self.contest, self.task, self.stage, self.contestant, self.candidate, f"seed-{self.seed}"))
+        return "/".join(
+            (
+                self.contest,
+                self.task,
+                self.stage,
+                self.contestant,
+                self.candidate,
+                f"seed-{self.seed}",
+            )
+        )
 
 
 Scores = Mapping[str, float]
@@ -69,7 +80,9 @@ def planned(contest: Contest, scores: Scores) -> Iterator[Planned]:
 
 
 def finalists(contest: Contest, task: str, scores: Scores) -> dict[str, tuple[str, Point]]:
-    """The choices that have results: of the tuned methods only the best, where a contest says how many."""
+    """The choices that have results: of the tuned methods only the best, where a contest says how
+    many.
+    """
     chosen = choices(contest, task, scores)
     leader = contest if contest.follows is None else CONTESTS[contest.follows]
     if leader.finalists is None:
@@ -93,11 +106,15 @@ def choices(contest: Contest, task: str, scores: Scores) -> dict[str, tuple[str,
     if contest.follows is not None:
         return _most_frequent(CONTESTS[contest.follows], scores)
     candidates = _candidates(contest, task, scores)
-    return {name: (ranked[0], candidates[name][ranked[0]]) for name, ranked in _rankings(contest, task, scores).items()}
+    return {
+        name: (ranked[0], candidates[name][ranked[0]])
+        for name, ranked in _rankings(contest, task, scores).items()
+    }
 
 
 def _most_frequent(contest: Contest, scores: Scores) -> dict[str, tuple[str, Point]]:
-    """What won on most tasks, once all are decided; of equals what has the best mean rank, then what comes first.
+    """What won on most tasks, once all are decided; of equals what has the best mean rank, then
+    what comes first.
 
     A method's candidate is taken with the regularisations of Standard that won so.
     """
@@ -125,7 +142,9 @@ def _by_wins(rankings: Sequence[Sequence[str]]) -> list[str]:
 def _rankings(contest: Contest, task: str, scores: Scores) -> dict[str, list[str]]:
     """The candidates of each contestant that is tuned, the best first."""
     candidates = _candidates(contest, task, scores)
-    found = {name: _ranking(contest, task, name, points, scores) for name, points in candidates.items()}
+    found = {
+        name: _ranking(contest, task, name, points, scores) for name, points in candidates.items()
+    }
     return {name: ranked for name, ranked in found.items() if ranked is not None}
 
 
@@ -143,12 +162,18 @@ def _candidates(contest: Contest, task: str, scores: Scores) -> dict[str, dict[s
     return {STANDARD: own, **{each.name: _points(contest, each, order) for each in able}}
 
 
-def _ranking(contest: Contest, task: str, name: str, points: Mapping[str, Point], scores: Scores) -> list[str] | None:
-    """Candidates by falling validation score, of equals the earlier one first; none while one is not done."""
+def _ranking(
+    contest: Contest, task: str, name: str, points: Mapping[str, Point], scores: Scores
+) -> list[str] | None:
+    """Candidates by falling validation score, of equals the earlier one first; none while one is
+    not done.
+    """
     if len(points) == 1:
         return list(points)
     keys = {
-        candidate: Planned(contest.name, task, TUNE, name, candidate, contest.tuning_seed, point).key
+        candidate: Planned(
+            contest.name, task, TUNE, name, candidate, contest.tuning_seed, point
+        ).key
         for candidate, point in points.items()
     }
     if any(key not in scores for key in keys.values()):
@@ -156,31 +181,47 @@ def _ranking(contest: Contest, task: str, name: str, points: Mapping[str, Point]
     return sorted(points, key=lambda candidate: -scores[keys[candidate]])
 
 
-def _points(contest: Contest, contestant: Contestant, ranked: Sequence[Candidate]) -> dict[str, Point]:
+def _points(
+    contest: Contest, contestant: Contestant, ranked: Sequence[Candidate]
+) -> dict[str, Point]:
     regularisations = regularised(contest, ranked, contestant.needs_dropout)
-    return {variant.name: _point(contest, contestant, variant, regularisations) for variant in contestant.variants}
+    return {
+        variant.name: _point(contest, contestant, variant, regularisations)
+        for variant in contestant.variants
+    }
 
 
 def _point(
-    contest: Contest, contestant: Contestant, variant: Variant, regularisations: Sequence[Mapping[str, Any]]
+    contest: Contest,
+    contestant: Contestant,
+    variant: Variant,
+    regularisations: Sequence[Mapping[str, Any]],
 ) -> Point:
     settings = {**regularisations[variant.regularisation], **variant.settings}
     if "epochs_factor" in settings:
-        settings["epochs"] = settings.pop("epochs_factor") * settings.get("epochs", contest.base["epochs"])
+        settings["epochs"] = settings.pop("epochs_factor") * settings.get(
+            "epochs", contest.base["epochs"]
+        )
     return Point(contestant.method, variant.options, settings)
 
 
-def regularised(contest: Contest, ranked: Sequence[Candidate], needs_dropout: bool) -> list[dict[str, Any]]:
-    """Standard's best settings and its second best of the same length, with dropout where a method needs it.
+def regularised(
+    contest: Contest, ranked: Sequence[Candidate], needs_dropout: bool
+) -> list[dict[str, Any]]:
+    """Standard's best settings and its second best of the same length, with dropout where a method
+    needs it.
 
-    Where the second is the first again, or there is none of that length, dropout is doubled (from 0 to 0.1).
+    Where the second is the first again, or there is none of that length, dropout is doubled (from 0
+    to 0.1).
     """
     length = _epochs(contest, ranked[BEST])
     alike = [dict(each.settings) for each in ranked if _epochs(contest, each) == length]
     if needs_dropout:
         alike = [_with_dropout(contest, settings) for settings in alike]
     best = alike[0]
-    second = next((settings for settings in alike if settings != best), _more_dropout(contest, best))
+    second = next(
+        (settings for settings in alike if settings != best), _more_dropout(contest, best)
+    )
     return [best, second]
 
 
@@ -189,17 +230,24 @@ def _epochs(contest: Contest, candidate: Candidate) -> int:
 
 
 def _dropouts(contest: Contest, settings: Mapping[str, Any]) -> dict[str, float]:
-    """The dropouts that are set, or 0.1 of the small model, which has no other setting of its own."""
+    """The dropouts that are set, or 0.1 of the small model, which has no other setting of its
+    own.
+    """
     found = {**contest.base, **settings}
     named = {name: found[name] for name in _DROPOUTS if name in found}
     return named or {"encoder_dropout": LEAST_DROPOUT, "head_dropout": LEAST_DROPOUT}
 
 
 def _with_dropout(contest: Contest, settings: dict[str, Any]) -> dict[str, Any]:
-    raised = {name: max(value, LEAST_DROPOUT) for name, value in _dropouts(contest, settings).items()}
+    raised = {
+        name: max(value, LEAST_DROPOUT) for name, value in _dropouts(contest, settings).items()
+    }
     changed = {name: value for name, value in raised.items() if settings.get(name, value) != value}
     return {**settings, **changed}
 
 
 def _more_dropout(contest: Contest, settings: dict[str, Any]) -> dict[str, Any]:
-    return {**settings, **{name: max(2 * v, LEAST_DROPOUT) for name, v in _dropouts(contest, settings).items()}}
+    return {
+        **settings,
+        **{name: max(2 * v, LEAST_DROPOUT) for name, v in _dropouts(contest, settings).items()},
+    }

@@ -1,4 +1,6 @@
-"""One run on texts: the samples a seed stands for, the training, and the scores of what came out."""
+"""One run on texts: the samples a seed stands for, the training, and the scores of what came
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,33 @@ import torch
 from contests import CONTESTS
 from stages import Planned
 
-from advreg import record as records
-from advreg.hf.allocation import keep_freed_memory
-from advreg.hf.attention import for_any_shape
-from advreg.hf.averaging import MovingAverage
-from advreg.hf.finite import NonFiniteLossError
-from advreg.hf.run import Job, make_trainer, quiet_libraries, report_steps
+from advreg.hf.guards.nonfinite import NonFiniteLossError
+from advreg.lab.kinds.allocation import keep_freed_memory
+from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.averaging import MovingAverage
+from advreg.lab.kinds.fine_tuning import Job, make_trainer, quiet_libraries, report_steps
+from advreg.lab.runs.classify import Plan, begin_record, prepare
+from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
+from advreg.lab.search.pool import Tell
+from advreg.lab.tasks.calibration import calibration, fit_temperature
+from advreg.lab.tasks.textdata import Example, TextData
+from advreg.lab.tasks.understanding import load_task
 from advreg.methods import preset
 from advreg.methods.presets import training_preset
-from advreg.recipes.calibration import calibration, fit_temperature
-from advreg.recipes.classify import Plan, begin_record, prepare
-from advreg.recipes.runner import Tell
-from advreg.recipes.settings import DOCSTRINGS, TrainSettings
-from advreg.recipes.textdata import Example, TextData
-from advreg.recipes.understanding import load_task
+from advreg.records import run as records
 
 VALIDATE_ON = 2000  # unused training rows at most
 LEAST_VALIDATION = 1000
 NOISE = 0.2
 TEST, VALID = "test", "valid"
-_OWN_SETTINGS = ("encoder_dropout", "head_dropout", "epochs", "learning_rate", "max_length", "model")
+_OWN_SETTINGS = (
+    "encoder_dropout",
+    "head_dropout",
+    "epochs",
+    "learning_rate",
+    "max_length",
+    "model",
+)
 _ON_CPU = {"use_cpu": True, "dataloader_pin_memory": False}  # also where there is a GPU
 _FIELDS = {
     "label_smoothing": "label_smoothing_factor",
@@ -49,13 +58,18 @@ _FIELDS = {
 
 
 def samples(task: str, values: Mapping[str, Any], seed: int, folder: Path) -> TextData:
-    """The training samples of a seed, unused ones to validate on (as ``dev``), and the set to report on.
+    """The training samples of a seed, unused ones to validate on (as ``dev``), and the set to
+    report on.
 
-    ``train_size`` of the values is how many to train on, none: all but the fewest to validate on. ``evaluate_on`` is
-    how many of the others to look at, for a quick trial.
+    ``train_size`` of the values is how many to train on, none: all but the fewest to validate on.
+    ``evaluate_on`` is how many of the others to look at, for a quick trial.
     """
     size, most = values.get("train_size"), values.get("evaluate_on")
-    data = _builtin(task, size, seed, folder) if task.startswith(DOCSTRINGS) else _known(task, size, seed, folder)
+    data = (
+        _builtin(task, size, seed, folder)
+        if task.startswith(DOCSTRINGS)
+        else _known(task, size, seed, folder)
+    )
     return replace(data, dev=data.dev[:most], evaluations={TEST: data.evaluations[TEST][:most]})
 
 
@@ -67,7 +81,9 @@ def _known(task: str, size: int | None, seed: int, folder: Path) -> TextData:
     chosen, rest = order[:count], order[count : count + VALIDATE_ON]
     take = lambda indices: tuple(data.train[index] for index in sorted(indices))  # noqa: E731
     details = {**data.details, "subset": {"samples": len(chosen), "of": len(order), "seed": seed}}
-    return replace(data, train=take(chosen), dev=take(rest), evaluations={TEST: data.dev}, details=details)
+    return replace(
+        data, train=take(chosen), dev=take(rest), evaluations={TEST: data.dev}, details=details
+    )
 
 
 def _builtin(task: str, size: int | None, seed: int, folder: Path) -> TextData:
@@ -83,7 +99,11 @@ def _builtin(task: str, size: int | None, seed: int, folder: Path) -> TextData:
         details={"subset": {"samples": size, "of": len(pool), "seed": seed}},
     )
     data = data if size is None else data.subset(min(size, len(pool)), seed)
-    return replace(data, train=relabelled(data.train, len(found.labels), seed)) if task.endswith("-noisy") else data
+    return (
+        replace(data, train=relabelled(data.train, len(found.labels), seed))
+        if task.endswith("-noisy")
+        else data
+    )
 
 
 def relabelled(examples: Sequence[Example], classes: int, seed: int) -> tuple[Example, ...]:
@@ -139,7 +159,9 @@ class TextRun:
         values, planned = self._values(), self.planned
         settings, method = self.settings(values), planned.point.method
         data = samples(planned.task, values, planned.seed, self.data)
-        contest = {name: getattr(planned, name) for name in ("contest", "stage", "contestant", "candidate")}
+        contest = {
+            name: getattr(planned, name) for name in ("contest", "stage", "contestant", "candidate")
+        }
         data = replace(data, details={**data.details, **contest, "point": dict(values)})
         plan = Plan(settings, data, method, planned.seed, scratch)
         job = prepare(plan, settings.method(method), lambda _: None)
@@ -157,12 +179,17 @@ class TextRun:
             return record.fail(error)
         with nullcontext() if average is None else average.in_place(trainer.model):
             predicted = {
-                name: trainer.predict(rows) for name, rows in ((VALID, job.dev), (TEST, job.evaluations[TEST]))
+                name: trainer.predict(rows)
+                for name, rows in ((VALID, job.dev), (TEST, job.evaluations[TEST]))
             }
         return finished(record, trainer, job, data, predicted)
 
     def _values(self) -> dict[str, Any]:
-        return {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
+        return {
+            **CONTESTS[self.planned.contest].base,
+            **self.planned.point.settings,
+            **dict(self.changes),
+        }
 
     def settings(self, values: dict[str, Any]) -> TrainSettings:
         """What the recipe is asked to do."""
@@ -193,8 +220,12 @@ class TextRun:
 # ---- scores
 
 
-def finished(record: records.RunRecord, trainer: Any, job: Job, data: TextData, predicted: Any) -> records.RunRecord:
-    """The record with scores of both sets; the temperature is fitted on the one that was validated on."""
+def finished(
+    record: records.RunRecord, trainer: Any, job: Job, data: TextData, predicted: Any
+) -> records.RunRecord:
+    """The record with scores of both sets; the temperature is fitted on the one that was validated
+    on.
+    """
     metrics: dict[str, float] = {}
     fitted = None if data.is_regression else fit_temperature(*_tensors(predicted[VALID]))
     for name, prefix in ((VALID, f"{VALID}_"), (TEST, "")):
@@ -203,11 +234,17 @@ def finished(record: records.RunRecord, trainer: Any, job: Job, data: TextData, 
         metrics |= {f"{prefix}{score}": value for score, value in found.items()}
     if fitted is not None:
         metrics["temperature"] = fitted
-    details = {**record.task.details, "predictions": compact(predicted[TEST].predictions, data.is_regression)}
+    details = {
+        **record.task.details,
+        "predictions": compact(predicted[TEST].predictions, data.is_regression),
+    }
     record = replace(record, task=replace(record.task, details=details))
     return record.finish(
         metrics=metrics,
-        timing={"seconds_per_step": trainer.timer.per_step(), "steps": float(trainer.state.global_step)},
+        timing={
+            "seconds_per_step": trainer.timer.per_step(),
+            "steps": float(trainer.state.global_step),
+        },
         epoch_seconds=trainer.timer.epochs,
         passes=trainer.passes.per_step(),
         cache_bytes=trainer.method.memory_bytes,
@@ -215,11 +252,15 @@ def finished(record: records.RunRecord, trainer: Any, job: Job, data: TextData, 
 
 
 def _tensors(prediction: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(np.asarray(prediction.predictions)).float(), torch.from_numpy(prediction.label_ids).long()
+    return torch.from_numpy(np.asarray(prediction.predictions)).float(), torch.from_numpy(
+        prediction.label_ids
+    ).long()
 
 
 def compact(outputs: Any, regression: bool) -> str | list[int]:
-    """What was predicted for each sample, for a bootstrap over them: a digit of its class, or hundredths."""
+    """What was predicted for each sample, for a bootstrap over them: a digit of its class, or
+    hundredths.
+    """
     if regression:
         return [round(100 * float(value)) for value in np.asarray(outputs).reshape(-1)]
     return "".join(map(str, np.asarray(outputs).argmax(-1).tolist()))

@@ -1,4 +1,6 @@
-"""One run of translation: a small translator from scratch, resumable, with BLEU and calibration of what came out."""
+"""One run of translation: a small translator from scratch, resumable, with BLEU and calibration of
+what came out.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,31 @@ from sacrebleu.metrics import BLEU
 from stages import Planned
 from torch import Tensor
 
-from advreg import record as records
-from advreg.hf.allocation import keep_freed_memory
-from advreg.hf.architectures import build_translator
-from advreg.hf.attention import for_any_shape
-from advreg.hf.batching import Pairs, TokenBatches
-from advreg.hf.finite import NonFiniteLossError
-from advreg.hf.run import Result, checkpoint_at, device_name, quiet_libraries, report_steps, step_to_resume
-from advreg.hf.subwords import SPECIAL
+from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.survey import to_device
-from advreg.hf.task import IGNORED
-from advreg.hf.translator import TranslationJob, TranslationTrainer, Translator
-from advreg.recipes import translation
-from advreg.recipes.bleu import score
-from advreg.recipes.calibration import calibration, fit_temperature
-from advreg.recipes.corpora import load_corpus
-from advreg.recipes.parallel import TRAIN, VALID, Bitext
-from advreg.recipes.runner import Tell
-from advreg.recipes.translation_settings import TranslationSettings
+from advreg.hf.view.view import IGNORED
+from advreg.lab.kinds.allocation import keep_freed_memory
+from advreg.lab.kinds.architectures import build_translator
+from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.batching import Pairs, TokenBatches
+from advreg.lab.kinds.fine_tuning import (
+    Result,
+    checkpoint_at,
+    device_name,
+    quiet_libraries,
+    report_steps,
+    step_to_resume,
+)
+from advreg.lab.kinds.subwords import SPECIAL
+from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer, Translator
+from advreg.lab.runs import translation
+from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.search.pool import Tell
+from advreg.lab.tasks.bleu import score
+from advreg.lab.tasks.calibration import calibration, fit_temperature
+from advreg.lab.tasks.corpora import load_corpus
+from advreg.lab.tasks.parallel import TRAIN, VALID, Bitext
+from advreg.records import run as records
 
 SIZES = {
     **{f"{side}_{name}": value for side in ("encoder", "decoder")
@@ -71,7 +80,11 @@ class TranslationRun:
 
     def _run(self, tell: Tell) -> records.RunRecord:
         folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
-        values = {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
+        values = {
+            **CONTESTS[self.planned.contest].base,
+            **self.planned.point.settings,
+            **dict(self.changes),
+        }
         settings = self.settings(values)
         prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", 10_000))
         plan = translation.Plan(
@@ -92,7 +105,9 @@ class TranslationRun:
         return finished
 
     def settings(self, values: Mapping[str, Any]) -> TranslationSettings:
-        """What the recipe is asked to do; nothing is validated before the end, and the last weights are judged."""
+        """What the recipe is asked to do; nothing is validated before the end, and the last weights
+        are judged.
+        """
         point = self.planned.point
         return TranslationSettings(
             task=self.planned.task,
@@ -113,9 +128,14 @@ class TranslationRun:
             training={"lr_scheduler_type": "linear", "dataloader_num_workers": 0},
         )
 
-    def _begun(self, plan: translation.Plan, job: TranslationJob, values: Mapping[str, Any]) -> records.RunRecord:
+    def _begun(
+        self, plan: translation.Plan, job: TranslationJob, values: Mapping[str, Any]
+    ) -> records.RunRecord:
         record = replace(translation.begin_record(plan, job), name=self.planned.key)
-        contest = {name: getattr(self.planned, name) for name in ("contest", "stage", "contestant", "candidate")}
+        contest = {
+            name: getattr(self.planned, name)
+            for name in ("contest", "stage", "contestant", "candidate")
+        }
         details = {**record.task.details, **contest, "point": dict(values)}
         model = replace(record.model, name="marian 4+4 layers of width 256")
         return replace(record, task=replace(record.task, details=details), model=model)
@@ -149,7 +169,14 @@ def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
     """The recipe's job with a model of our sizes."""
     subwords = plan.prepared.subwords
     model = build_translator(
-        "transformer-small", len(subwords.source), None, dropout, _POSITIONS, plan.seed, SPECIAL, SIZES
+        "transformer-small",
+        len(subwords.source),
+        None,
+        dropout,
+        _POSITIONS,
+        plan.seed,
+        SPECIAL,
+        SIZES,
     )
     job = replace(translation.make_job(plan), model=model)
     updates = len(job.batches()) * plan.settings.epochs
@@ -160,8 +187,12 @@ def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
 # ---- scores
 
 
-def judged(record: records.RunRecord, job: TranslationJob, plan: translation.Plan, result: Result) -> records.RunRecord:
-    """The record with BLEU and calibration of every set; the temperature is fitted on the validation set."""
+def judged(
+    record: records.RunRecord, job: TranslationJob, plan: translation.Plan, result: Result
+) -> records.RunRecord:
+    """The record with BLEU and calibration of every set; the temperature is fitted on the
+    validation set.
+    """
     metrics: dict[str, float] = {}
     details = {**record.task.details, "bleu_statistics": {}}
     sets = {VALID: plan.prepared.data.splits[VALID], **plan.prepared.data.tests()}
@@ -193,9 +224,15 @@ def _named(score: str, name: str) -> str:
 @torch.inference_mode()
 def token_logits(job: TranslationJob, text: Bitext) -> tuple[Tensor, Tensor]:
     """Teacher-forced logits of every target token, and the tokens."""
-    pairs, model, collator = translation.encode_pairs(text, job.subwords), job.model.eval(), job.collator()
+    pairs, model, collator = (
+        translation.encode_pairs(text, job.subwords),
+        job.model.eval(),
+        job.collator(),
+    )
     found: list[tuple[Tensor, Tensor]] = []
-    for indices in TokenBatches(pairs.lengths, max(job.max_tokens, int(pairs.lengths.max()) + collator.multiple)):
+    for indices in TokenBatches(
+        pairs.lengths, max(job.max_tokens, int(pairs.lengths.max()) + collator.multiple)
+    ):
         batch = to_device(collator([pairs[index] for index in indices]), model.device)
         labels = batch.pop("labels")
         real = labels != IGNORED
@@ -203,14 +240,24 @@ def token_logits(job: TranslationJob, text: Bitext) -> tuple[Tensor, Tensor]:
     return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
 
 
-def translated(translator: Translator, text: Bitext, precision: str) -> tuple[dict[str, float], str, str]:
-    """BLEU and chrF of a set, the counts of each sentence for a bootstrap, and sacreBLEU's signature."""
+def translated(
+    translator: Translator, text: Bitext, precision: str
+) -> tuple[dict[str, float], str, str]:
+    """BLEU and chrF of a set, the counts of each sentence for a bootstrap, and sacreBLEU's
+    signature.
+    """
     lines = translator.translate(text.source, precision=precision)
     scores = score(lines, text.target)
-    return {"bleu": scores.bleu, "chrf": scores.chrf}, bleu_counts(lines, text.target), scores.signatures["bleu"]
+    return (
+        {"bleu": scores.bleu, "chrf": scores.chrf},
+        bleu_counts(lines, text.target),
+        scores.signatures["bleu"],
+    )
 
 
 def bleu_counts(lines: Sequence[str], references: Sequence[str]) -> str:
-    """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences with semicolons."""
+    """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences
+    with semicolons.
+    """
     rows = BLEU()._extract_corpus_statistics(list(lines), [list(references)])
     return ";".join(",".join(map(str, row)) for row in rows)

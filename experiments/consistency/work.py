@@ -1,13 +1,16 @@
-"""Work off a queue of contests: many runs side by side, each finished one appended to one file of records.
+"""Work off a queue of contests: many runs side by side, each finished one appended to one file of
+records.
 
-    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs 2
-    python experiments/consistency/work.py --contests understanding,translation --data DATA --out $OUT/runs.jsonl.gz \
+    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs
+    2 python experiments/consistency/work.py --contests understanding,translation --data DATA --out
+    $OUT/runs.jsonl.gz \
         --known earlier.jsonl.gz --jobs 15 --seconds 560
 
-DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a file of --known are
-not repeated; candidates that they decide are chosen from them, so the same command goes on wherever it was stopped.
-With --seconds it stops in time: no run is begun that would not end, and those at work are stopped. Runs go by contest
-in the order given, candidates first, then by seed: whatever is missing in the end is missing of all methods alike.
+DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a
+file of --known are not repeated; candidates that they decide are chosen from them, so the same
+command goes on wherever it was stopped. With --seconds it stops in time: no run is begun that would
+not end, and those at work are stopped. Runs go by contest in the order given, candidates first,
+then by seed: whatever is missing in the end is missing of all methods alike.
 
 A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
@@ -34,12 +37,20 @@ from scoring import primary_score, scores, validation_score
 from stages import Planned, planned
 from text_runs import TextRun
 
-from advreg.recipes.runner import Ended, Job, Runner, Tell
-from advreg.record import RunRecord
-from advreg.record_log import RecordLog
+from advreg.lab.search.pool import Ended, Job, Runner, Tell
+from advreg.records.log import RecordLog
+from advreg.records.run import RunRecord
 
 # time beside Standard's while none has been measured
-_FACTORS = {"r3f": 1.6, "rdrop": 1.6, "simcut": 1.6, "arch": 2.5, "smart": 4.0, "temporal": 1.2, "ols": 1.2}
+_FACTORS = {
+    "r3f": 1.6,
+    "rdrop": 1.6,
+    "simcut": 1.6,
+    "arch": 2.5,
+    "smart": 4.0,
+    "temporal": 1.2,
+    "ols": 1.2,
+}
 _LEAST_SECONDS = 60.0  # of what can go on later, to be worth beginning
 
 
@@ -92,7 +103,9 @@ class Queue:
             for number, each in enumerate(self._wanted(CONTESTS[name])):
                 if each.key not in self.seen:
                     self.seen.add(each.key)
-                    yield Job(each.key, Path(each.key), self._work(each), -self._place(rank, number, each))
+                    yield Job(
+                        each.key, Path(each.key), self._work(each), -self._place(rank, number, each)
+                    )
 
     def _wanted(self, contest: Contest) -> Iterator[Planned]:
         for each in planned(contest, self.scores):
@@ -101,7 +114,9 @@ class Queue:
                 yield each
 
     def _place(self, rank: int, number: int, each: Planned) -> float:
-        """Where it stands in the queue; Standard's candidates come first, since all others wait for them."""
+        """Where it stands in the queue; Standard's candidates come first, since all others wait for
+        them.
+        """
         first = each.stage == stages.TUNE and each.contestant == STANDARD
         return number + 1e5 * (rank - len(self.names) * first)
 
@@ -165,17 +180,31 @@ def stop_after(seconds: float) -> None:
 
 
 def read_flags() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contests", required=True, help=f"of {', '.join(CONTESTS)}, the most important first")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--contests", required=True, help=f"of {', '.join(CONTESTS)}, the most important first"
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="file of records, appended to")
-    parser.add_argument("--known", type=Path, nargs="*", default=[], help="files of records of earlier calls")
+    parser.add_argument(
+        "--known", type=Path, nargs="*", default=[], help="files of records of earlier calls"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="stop in this time")
-    parser.add_argument("--only", default="*", help="runs whose key is like this: understanding/*/tune/*")
-    parser.add_argument("--without", nargs="*", default=[], help="runs to leave for later: */arch/*")
-    parser.add_argument("--scratch", type=Path, default=Path("runs/consistency"), help="checkpoints of long runs")
-    parser.add_argument("--changes", default="{}", help="of the contests' settings, as JSON; for a quick look only")
+    parser.add_argument(
+        "--only", default="*", help="runs whose key is like this: understanding/*/tune/*"
+    )
+    parser.add_argument(
+        "--without", nargs="*", default=[], help="runs to leave for later: */arch/*"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, default=Path("runs/consistency"), help="checkpoints of long runs"
+    )
+    parser.add_argument(
+        "--changes", default="{}", help="of the contests' settings, as JSON; for a quick look only"
+    )
     return parser.parse_args()
 
 

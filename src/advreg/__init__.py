@@ -1,7 +1,8 @@
-"""advreg: adversarial regularisation for language models, with perturbations that are cached and reused.
+"""advreg: adversarial regularisation for language models, with perturbations that are cached and
+reused.
 
-Public names are loaded when they are first used, so that ``import advreg`` costs little more than ``import torch``
-and transformers is imported only by those who need it.
+Public names are loaded when they are first used, so that ``import advreg`` costs little more than
+``import torch`` and transformers is imported only by those who need it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
-    from advreg.hf.capability import UnsupportedError
     from advreg.hf.data import IdCollator, Identified
+    from advreg.hf.guards.capability import UnsupportedError
     from advreg.hf.survey import survey
-    from advreg.hf.task import ModelTask
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
-    from advreg.methods import OLS, R3F, Arch, FreeAT, FreeLB, RDrop, SimCut, Smart, Standard, Temporal, create
+    from advreg.hf.view.view import HFModelView
+    from advreg.methods import (
+        OLS,
+        R3F,
+        Arch,
+        FreeAT,
+        FreeLB,
+        RDrop,
+        SimCut,
+        Smart,
+        Standard,
+        Temporal,
+        create,
+    )
 
 __version__ = "0.1.0"
 
@@ -29,7 +42,7 @@ _HOMES = {
     "FreeLB": "advreg.methods",
     "IdCollator": "advreg.hf.data",
     "Identified": "advreg.hf.data",
-    "ModelTask": "advreg.hf.task",
+    "HFModelView": "advreg.hf.view.view",
     "OLS": "advreg.methods",
     "R3F": "advreg.methods",
     "RDrop": "advreg.methods",
@@ -37,7 +50,7 @@ _HOMES = {
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
     "Temporal": "advreg.methods",
-    "UnsupportedError": "advreg.hf.capability",
+    "UnsupportedError": "advreg.hf.guards.capability",
     "create": "advreg.methods",
     "survey": "advreg.hf.survey",
 }
@@ -51,9 +64,9 @@ __all__ = [
     "Clock",
     "FreeAT",
     "FreeLB",
+    "HFModelView",
     "IdCollator",
     "Identified",
-    "ModelTask",
     "RDrop",
     "SimCut",
     "Smart",

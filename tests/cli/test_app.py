@@ -12,16 +12,20 @@ from types import ModuleType
 import pytest
 
 from advreg import __version__, cli
-from advreg import record as records
+from advreg.lab.runs.settings import TrainSettings
 from advreg.methods import create, describe, registry
-from advreg.recipes.settings import TrainSettings
+from advreg.records import run as records
 from command_server import CommandServer, Done
 from little_tables import scored, sentiment, write_table
 
 
 def cells(printed: str) -> dict[str, list[str]]:
     """The rows of a printed table by their first cell."""
-    rows = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in printed.splitlines() if line[:1] == "│"]
+    rows = [
+        [cell.strip() for cell in line.strip("│ ").split("│")]
+        for line in printed.splitlines()
+        if line[:1] == "│"
+    ]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -41,7 +45,9 @@ def test_the_version_is_printed_by_the_installed_command_without_loading_transfo
         "try: command.load()()\n"
         "except SystemExit as leaving: print(leaving.code, 'transformers' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.split("\n")[:2] == [f"advreg {__version__}", "0 False"]
 
 
@@ -61,13 +67,22 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["methods", "ach"], "error: unknown method 'ach' (did you mean 'arch'?); there are arch, "),
+        (
+            ["methods", "ach"],
+            "error: unknown method 'ach' (did you mean 'arch'?); there are arch, ",
+        ),
         (["train", "--epochs", "0"], "error: epochs must be 1 or more, got 0"),
         (["train", "--radius", "wide"], "error: radius must be a number, got 'wide'"),
-        (["train", "--train", "nowhere.csv"], "error: nowhere.csv: must be a file, got nothing; check the path"),
+        (
+            ["train", "--train", "nowhere.csv"],
+            "error: nowhere.csv: must be a file, got nothing; check the path",
+        ),
         (["train", "--config", "nowhere.toml"], "error: config file 'nowhere.toml' does not exist"),
         (["train", "--set", "weight_decay"], "error: --set takes NAME=VALUE, got 'weight_decay'"),
-        (["doctor", "/no/model"], "error: model '/no/model' is neither a folder here nor reachable on the hub: "),
+        (
+            ["doctor", "/no/model"],
+            "error: model '/no/model' is neither a folder here nor reachable on the hub: ",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
@@ -99,14 +114,28 @@ def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_pat
 
 @pytest.fixture
 def arguments(model: Path, table: Path) -> list[object]:
-    return ["train", "--train", table, "--model", model, "--batch-size", 8, "--learning-rate", "1e-3", "--seed", 1]
+    return [
+        "train",
+        "--train",
+        table,
+        "--model",
+        model,
+        "--batch-size",
+        8,
+        "--learning-rate",
+        "1e-3",
+        "--seed",
+        1,
+    ]
 
 
 @pytest.fixture(scope="module")
 def compared(
     advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Done, Path]:
-    """Standard and ARCH on two seeds for one cycle of refreshing, every one of whose texts is cut."""
+    """Standard and ARCH on two seeds for one cycle of refreshing, every one of whose texts is
+    cut.
+    """
     home = tmp_path_factory.mktemp("compared")
     done = advreg(
         "train", "--train", table, "--model", model, "--batch-size", 8, "--seed", 1, "--seed", 2, "--epochs", 2,
@@ -175,14 +204,19 @@ def test_every_format_of_table_trains_to_the_same_record(
         pytest.importorskip("pyarrow")
     write_table(tmp_path / f"one.{suffix}", sentiment())
     arguments[2] = f"one.{suffix}"
-    done = advreg(*arguments, "--method", "standard", "--epochs", 1, "--output", suffix, cwd=tmp_path)
+    done = advreg(
+        *arguments, "--method", "standard", "--epochs", 1, "--output", suffix, cwd=tmp_path
+    )
     assert done.code == 0, done.err
     assert cells(done.out)["standard"][2:] == ["1.00", "1.00", "1.00", "–"]
     # written here as csv by other code: the same samples
-    from advreg.recipes.tables import load_tables
+    from advreg.lab.tasks.tables import load_tables
 
     expected = load_tables(write_table(tmp_path / "one.csv", sentiment())).fingerprint()
-    assert records.load(tmp_path / suffix / "standard-seed1" / "record.json").task.fingerprint == expected
+    assert (
+        records.load(tmp_path / suffix / "standard-seed1" / "record.json").task.fingerprint
+        == expected
+    )
 
 
 def test_scores_are_compared_by_pearson_and_without_standard_there_is_no_relative_time(
@@ -199,11 +233,22 @@ def test_a_config_file_flags_and_set_reach_the_run(
     advreg: CommandServer, model: Path, table: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.toml").write_text(
-        f"train = '{table}'\nmodel = '{model}'\nmethods = ['freeat']\nseeds = [4]\nepochs = 3\nbatch_size = 8\n"
-        "output = 'out'\n[freeat]\nreplays = 2\nradius = 0.5\n[training]\nweight_decay = 0.5\nsave_total_limit = 1\n"
+        f"train = '{table}'\nmodel = '{model}'\nmethods = ['freeat']\nseeds = [4]\nepochs = "
+        "3\nbatch_size = 8\n"
+        "output = 'out'\n[freeat]\nreplays = 2\nradius = 0.5\n[training]\nweight_decay = "
+        "0.5\nsave_total_limit = 1\n"
     )
     done = advreg(
-        "train", "--config", "mine.toml", "--epochs", 1, "--radius", 0.25, "--set", "weight_decay=0.125", cwd=tmp_path
+        "train",
+        "--config",
+        "mine.toml",
+        "--epochs",
+        1,
+        "--radius",
+        0.25,
+        "--set",
+        "weight_decay=0.125",
+        cwd=tmp_path,
     )
     assert done.code == 0, done.err
     assert cells(done.out)["freeat"][3:5] == ["2.00", "2.00"]
@@ -218,11 +263,16 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
     advreg: CommandServer, arguments: list[object], tmp_path: Path
 ) -> None:
     run = [*arguments, "--method", "standard", "--epochs", 2]
-    stopped = advreg(*run, cwd=tmp_path, fault={"kind": "step", "count": 8, "method": "standard", "sign": "SIGINT"})
+    stopped = advreg(
+        *run,
+        cwd=tmp_path,
+        fault={"kind": "step", "count": 8, "method": "standard", "sign": "SIGINT"},
+    )
     assert stopped.code == 128 + signal.SIGINT
     assert stopped.err.strip().splitlines() == [
         "SIGINT: stopping after this step, with a checkpoint; once more to leave at once",
-        "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume",
+        "interrupted; finished steps are in the last checkpoint. Go on with the same command and "
+        "--resume",
     ]
     done = advreg(*run, "--resume", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -247,7 +297,9 @@ def test_sigterm_exits_143_with_a_checkpoint_and_the_second_one_at_once(
 def test_a_run_that_fails_exits_2_with_the_reason_and_leaves_it_in_the_record(
     advreg: CommandServer, arguments: list[object], tmp_path: Path
 ) -> None:
-    done = advreg(*arguments, "--method", "r3f", "--weight", "1e300", "--output", "out", cwd=tmp_path)
+    done = advreg(
+        *arguments, "--method", "r3f", "--weight", "1e300", "--output", "out", cwd=tmp_path
+    )
     assert done.code == 2
     assert "error: the loss is inf at step 0 (epoch 0), sample ids [" in done.err
     assert "Traceback" not in done.err
@@ -256,7 +308,9 @@ def test_a_run_that_fails_exits_2_with_the_reason_and_leaves_it_in_the_record(
     assert (record.outcome.error or "").startswith("NonFiniteLossError: the loss is inf at step 0")
 
 
-def test_ctrl_c_while_the_commands_are_imported_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_commands_are_imported_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Interrupted(ModuleType):
         def __getattr__(self, name: str) -> None:
             raise KeyboardInterrupt

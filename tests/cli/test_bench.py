@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from advreg.bench import loop as loops
-from advreg.bench.picture import PictureError
-from advreg.bench.record import load
-from advreg.bench.settings import BenchSettings
 from advreg.cli.bench import INTERRUPTED, choose_file, measure
-from advreg.report.words import bytes_text
+from advreg.lab.bench import loop as loops
+from advreg.lab.bench.picture import PictureError
+from advreg.lab.bench.settings import BenchSettings
+from advreg.lab.report.labels import bytes_text
+from advreg.records.bench import load
 from command_server import CommandServer
 
 QUICK = ("--device", "cpu", "--shape", "2x4", "--samples", "20", "--warmup", "0", "--steps", "1", "--rounds", "2",
@@ -32,7 +32,15 @@ def folder(advreg: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> P
     """A folder with one bench in it, and what it printed."""
     folder = tmp_path_factory.mktemp("bench")
     done = advreg(
-        "bench", *QUICK, "--method", "arch", "--method", "smart:ascent_steps=1", "--out", "bench.json", cwd=folder
+        "bench",
+        *QUICK,
+        "--method",
+        "arch",
+        "--method",
+        "smart:ascent_steps=1",
+        "--out",
+        "bench.json",
+        cwd=folder,
     )
     assert done.code == 0, done.err
     (folder / "printed.txt").write_text(done.out)
@@ -63,13 +71,19 @@ def test_a_table_projects_times_to_a_whole_run(folder: Path) -> None:
     assert runs["smart (ascent_steps=1)"][2] == "1.00 (1.00–1.00)"
 
 
-def test_a_picture_is_redrawn_from_records_without_measuring(folder: Path, advreg: CommandServer) -> None:
+def test_a_picture_is_redrawn_from_records_without_measuring(
+    folder: Path, advreg: CommandServer
+) -> None:
     files = ("--from", "bench.json", "--from", "bench.json")
     done = advreg("bench", *files, "--picture", "again.svg", cwd=folder)
     assert done.code == 0, done.err
     assert done.out.count("a whole run of 150 epochs") == 2
     assert (folder / "again.svg").read_text().count("<!-- 2 × 4 tokens -->") == 2
-    assert sorted(path.name for path in folder.iterdir()) == ["again.svg", "bench.json", "printed.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "again.svg",
+        "bench.json",
+        "printed.txt",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +91,20 @@ def test_a_picture_is_redrawn_from_records_without_measuring(folder: Path, advre
     [
         (("--shape", "32by64"), "shape must be BATCHxTOKENS, for example 32x64, got '32by64'"),
         (("--method", "archh"), "unknown method 'archh' (did you mean 'arch'?)"),
-        (("--method", "arch:radus=1"), "method 'arch' has no option 'radus' (did you mean 'radius'?)"),
+        (
+            ("--method", "arch:radus=1"),
+            "method 'arch' has no option 'radus' (did you mean 'radius'?)",
+        ),
         (("--precision", "fp16"), "precision must be fp32 or bf16 on a CPU, got 'fp16'"),
         (("--picture", "bench.gif"), "picture must end in .svg, .png, .pdf, got 'bench.gif'"),
-        (("--out", "bench.json"), "out 'bench.json' exists already, and records are not overwritten"),
-        (("--from", "none.json"), "none.json: is not a file; give the record that `advreg bench --out` wrote"),
+        (
+            ("--out", "bench.json"),
+            "out 'bench.json' exists already, and records are not overwritten",
+        ),
+        (
+            ("--from", "none.json"),
+            "none.json: is not a file; give the record that `advreg bench --out` wrote",
+        ),
         (("--from", "printed.txt"), "printed.txt: is not valid JSON"),
     ],
 )
@@ -94,7 +117,9 @@ def test_mistakes_are_told_in_one_line_before_anything_is_measured(
     assert done.err.count("\n") == 1
 
 
-def test_without_out_the_record_goes_to_the_next_free_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_the_record_goes_to_the_next_free_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     first = choose_file(None, "models/bert")
     assert first == Path("runs/bench-bert.json")
@@ -104,11 +129,20 @@ def test_without_out_the_record_goes_to_the_next_free_name(tmp_path: Path, monke
 
 
 SETTINGS = BenchSettings(
-    shapes=("2x4",), methods=("standard",), device="cpu", trainers=False, samples=8, warmup=0, steps=1, rounds=3
+    shapes=("2x4",),
+    methods=("standard",),
+    device="cpu",
+    trainers=False,
+    samples=8,
+    warmup=0,
+    steps=1,
+    rounds=3,
 )
 
 
-def test_an_interruption_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, turns = loops.Contender.turn, 0
 
     def turn(self: loops.Contender, loop: loops.Loop, steps: int) -> float:
@@ -150,12 +184,22 @@ def test_a_missing_matplotlib_is_told_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PictureError, match="picture needs matplotlib"):
-        measure(SETTINGS, tmp_path / "bench.json", tmp_path / "bench.svg", None, Console(file=io.StringIO()))
+        measure(
+            SETTINGS,
+            tmp_path / "bench.json",
+            tmp_path / "bench.svg",
+            None,
+            Console(file=io.StringIO()),
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "advreg.cli", "--version"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "advreg.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     assert done.stdout.startswith("advreg ")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from advreg import record as records
-from advreg.recipes.compare_record import load
+from advreg.records import run as records
+from advreg.records.compare import load
 from command_server import CommandServer, start
 from little_tables import sentiment, write_table
 from number_words import SOURCE, TARGET, write_numbers
@@ -32,14 +32,21 @@ def arguments(model: Path, table: Path, folder: Path, *more: object) -> list[obj
 
 def run_files(folder: Path) -> dict[str, int]:
     """When each record was written."""
-    return {str(path.parent.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+    return {
+        str(path.parent.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("record.json")
+    }
 
 
 @pytest.fixture(scope="module")
-def done(advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(
+    advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a comparison in ``out``, and what it printed in ``printed.txt``."""
     folder = tmp_path_factory.mktemp("compare")
-    ended = advreg(*arguments(model, table, folder, "--epochs", 1, "--picture", "norms.svg"), cwd=folder)
+    ended = advreg(
+        *arguments(model, table, folder, "--epochs", 1, "--picture", "norms.svg"), cwd=folder
+    )
     assert ended.code == 0, ended.err
     (folder / "printed.txt").write_text(ended.out)
     return folder
@@ -59,7 +66,9 @@ def test_all_runs_are_made_and_shown_as_they_end(done: Path) -> None:
     assert load(done / "out").status == "finished"
 
 
-def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, advreg: CommandServer) -> None:
+def test_the_table_is_that_of_the_records_and_can_be_printed_again(
+    done: Path, advreg: CommandServer
+) -> None:
     before = run_files(done / "out")
     again = advreg("compare", "--table", "out", cwd=done)
     assert again.code == 0, again.err
@@ -69,7 +78,13 @@ def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, a
     text = (done / "out" / "table.md").read_text()
     for method, name in (("standard", "Standard"), ("arch", "ARCH")):
         values = [
-            100 * (records.load(done / f"out/files/{method}/seed-{seed}/record.json").outcome.metrics["accuracy"] or 0)
+            100
+            * (
+                records.load(done / f"out/files/{method}/seed-{seed}/record.json").outcome.metrics[
+                    "accuracy"
+                ]
+                or 0
+            )
             for seed in (0, 1)
         ]
         assert re.search(rf"\| {name} \| (\*\*)?{sum(values) / 2:.1f} ± ", text)
@@ -77,7 +92,9 @@ def test_the_table_is_that_of_the_records_and_can_be_printed_again(done: Path, a
     assert "gradient norm" in (done / "norms.svg").read_text()
 
 
-def test_the_same_command_again_repeats_nothing(done: Path, advreg: CommandServer, model: Path, table: Path) -> None:
+def test_the_same_command_again_repeats_nothing(
+    done: Path, advreg: CommandServer, model: Path, table: Path
+) -> None:
     before = run_files(done / "out")
     dry = advreg(*arguments(model, table, done, "--epochs", 1, "--dry-run"), cwd=done)
     assert dry.out.splitlines()[-1].endswith("0 runs to make, 2 at a time")
@@ -94,7 +111,8 @@ def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
     assert ended.code == 0, ended.err
     told, *lines = ended.out.splitlines()[-3:]
     assert "8 runs to make" in told
-    # 44 samples in a run, 40 in a candidate's; ARCH makes two passes, and a third in a fifth of its epochs
+    # 44 samples in a run, 40 in a candidate's; ARCH makes two passes, and a third in a fifth of its
+    # epochs
     assert lines == [
         "  files/standard: 4 runs, forward passes over 168 samples (31%)",
         "  files/arch: 4 runs, forward passes over 370 samples (69%)",
@@ -106,13 +124,24 @@ def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
     ("more", "message"),
     [
         (["--jobs", 0], "error: jobs must be 1 or more, got 0"),
-        (["--picture", "norms.gif"], "error: picture must end in .svg, .png, .pdf, got 'norms.gif'"),
+        (
+            ["--picture", "norms.gif"],
+            "error: picture must end in .svg, .png, .pdf, got 'norms.gif'",
+        ),
         (["--radius", "wide"], "error: radius must be a number, got 'wide'"),
-        (["--table", "nowhere"], "error: nowhere/compare.json: is not there; give the --output folder"),
+        (
+            ["--table", "nowhere"],
+            "error: nowhere/compare.json: is not there; give the --output folder",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(
-    advreg: CommandServer, model: Path, table: Path, tmp_path: Path, more: Sequence[object], message: str
+    advreg: CommandServer,
+    model: Path,
+    table: Path,
+    tmp_path: Path,
+    more: Sequence[object],
+    message: str,
 ) -> None:
     ended = advreg(*arguments(model, table, tmp_path, *more), cwd=tmp_path)
     assert ended.code == 2
@@ -168,7 +197,9 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on_from_the_checkpoints(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_one_run_which_the_next_command_makes(model: Path, table: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_one_run_which_the_next_command_makes(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
     command = arguments(model, table, tmp_path, "--epochs", 30, "--budget", 0)
     running = start(tmp_path, command)
     wait_for(lambda: sealed(tmp_path), seconds=120)
@@ -202,7 +233,9 @@ def test_translations_that_are_killed_go_on_from_their_checkpoints_and_end_as_if
     printed, _ = whole.communicate(timeout=400)
     assert whole.returncode == 0, printed
     running = start(tmp_path, [*command, "--output", "out"])
-    wait_for(lambda: len({path.parent.parent for path in sealed(tmp_path)}) == 2, seconds=200)  # of both runs
+    wait_for(
+        lambda: len({path.parent.parent for path in sealed(tmp_path)}) == 2, seconds=200
+    )  # of both runs
     workers = workers_of(running.pid)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate(timeout=30)
@@ -210,10 +243,14 @@ def test_translations_that_are_killed_go_on_from_their_checkpoints_and_end_as_if
     again = start(tmp_path, [*command, "--output", "out"])
     printed, _ = again.communicate(timeout=400)
     assert again.returncode == 0, printed
-    assert len(re.findall(r"translation/(?:standard|arch)/seed-0: resumed from step \d+", printed)) == 2
+    assert (
+        len(re.findall(r"translation/(?:standard|arch)/seed-0: resumed from step \d+", printed))
+        == 2
+    )
     for path in (tmp_path / "whole").rglob("record.json"):
         one, other = (
-            records.load(file).outcome for file in (path, tmp_path / "out" / path.relative_to(tmp_path / "whole"))
+            records.load(file).outcome
+            for file in (path, tmp_path / "out" / path.relative_to(tmp_path / "whole"))
         )
         assert (one.metrics, one.passes) == (other.metrics, other.passes)
         assert curves(one.history) == curves(other.history)

@@ -7,7 +7,9 @@ import pytest
 from command_server import CommandServer
 
 
-def test_a_model_in_a_folder_passes_with_exit_code_0(advreg: CommandServer, model: Path, tmp_path: Path) -> None:
+def test_a_model_in_a_folder_passes_with_exit_code_0(
+    advreg: CommandServer, model: Path, tmp_path: Path
+) -> None:
     done = advreg("doctor", model, cwd=tmp_path)
     assert done.code == 0
     assert "BertForSequenceClassification, site tokens, float32" in done.out
@@ -23,13 +25,15 @@ def test_a_radius_that_bf16_rounds_away_fails_with_exit_code_1_and_the_remedy(
     done = advreg("doctor", model, "--dtype", "bfloat16", "--radius", "1e-6", cwd=tmp_path)
     assert done.code == 1
     assert (
-        "✗ tokens: δ is above the dtype's resolution: δ is rounded away in torch.bfloat16; raise radius, or keep"
-        in done.out
+        "✗ tokens: δ is above the dtype's resolution: δ is rounded away in torch.bfloat16; raise "
+        "radius, or keep" in done.out
     )
     assert "can be trained with every method" not in done.out
 
 
-def test_the_same_radius_survives_in_float32(advreg: CommandServer, model: Path, tmp_path: Path) -> None:
+def test_the_same_radius_survives_in_float32(
+    advreg: CommandServer, model: Path, tmp_path: Path
+) -> None:
     assert advreg("doctor", model, "--radius", "1e-6", cwd=tmp_path).code == 0
 
 
@@ -47,13 +51,23 @@ def test_a_site_that_is_not_there_fails_with_the_names_that_are(
 ) -> None:
     done = advreg("doctor", model, "--site", "nonsense", cwd=tmp_path)
     assert done.code == 1
-    assert "site 'nonsense' is no module of BertForSequenceClassification; choose tokens, block, or a name" in done.out
+    assert (
+        "site 'nonsense' is no module of BertForSequenceClassification; choose tokens, block, or a "
+        "name" in done.out
+    )
 
 
-def test_checkpointing_is_examined_without_reentry(advreg: CommandServer, model: Path, tmp_path: Path) -> None:
+def test_checkpointing_is_examined_without_reentry(
+    advreg: CommandServer, model: Path, tmp_path: Path
+) -> None:
     assert advreg("doctor", model, "--checkpointing", cwd=tmp_path).code == 0
 
 
-def test_an_unknown_dtype_is_refused_with_exit_code_2(advreg: CommandServer, model: Path, tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_refused_with_exit_code_2(
+    advreg: CommandServer, model: Path, tmp_path: Path
+) -> None:
     done = advreg("doctor", model, "--dtype", "int8", cwd=tmp_path)
-    assert (done.code, done.err) == (2, "error: dtype must be float32, float16, bfloat16 or float64, got 'int8'\n")
+    assert (done.code, done.err) == (
+        2,
+        "error: dtype must be float32, float16, bfloat16 or float64, got 'int8'\n",
+    )

@@ -10,15 +10,18 @@ from typer.testing import CliRunner
 
 from advreg.cli.app import app
 from advreg.cli.flags import option_flags, parse_assignments, setting_flags
+from advreg.lab.runs.settings import TrainSettings
 from advreg.methods import OptionInfo, create, describe, registry
-from advreg.recipes.settings import TrainSettings
 
 
 @pytest.fixture
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What ``advreg train ARGUMENTS`` would carry out."""
     seen: list[tuple[TrainSettings, bool]] = []
-    monkeypatch.setattr("advreg.cli.train.run_all", lambda settings, resume, console: seen.append((settings, resume)))
+    monkeypatch.setattr(
+        "advreg.cli.train.run_all",
+        lambda settings, resume, console: seen.append((settings, resume)),
+    )
 
     def parse(*arguments: object) -> tuple[TrainSettings, bool]:
         result = CliRunner().invoke(app, ["train", *map(str, arguments)], catch_exceptions=False)
@@ -49,7 +52,9 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
     settings_of: Any, method: str, option: OptionInfo
 ) -> None:
     value = another(method, option)
-    settings, _ = settings_of("--method", method, "--model", "m", f"--{option.name.replace('_', '-')}", value)
+    settings, _ = settings_of(
+        "--method", method, "--model", "m", f"--{option.name.replace('_', '-')}", value
+    )
     assert settings.method(method).options() == {**create(method).options(), option.name: value}
 
 
@@ -76,10 +81,16 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
         (["--head-dropout", "0"], "head_dropout", 0.0),
         (["--site", "block"], "site", "block"),
         (["--output", "o"], "output", "o"),
-        (["--set", "weight_decay=0.5", "--set", "optim=sgd"], "training", {"weight_decay": 0.5, "optim": "sgd"}),
+        (
+            ["--set", "weight_decay=0.5", "--set", "optim=sgd"],
+            "training",
+            {"weight_decay": 0.5, "optim": "sgd"},
+        ),
     ],
 )
-def test_every_settings_flag_sets_it(settings_of: Any, arguments: list[str], name: str, value: Any) -> None:
+def test_every_settings_flag_sets_it(
+    settings_of: Any, arguments: list[str], name: str, value: Any
+) -> None:
     settings, resume = settings_of(*arguments)
     assert getattr(settings, name) == value
     assert not resume
@@ -148,9 +159,19 @@ def test_an_assignment_without_name_or_sign_is_refused(pair: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--fuse", "--model", "minilm"], ["--joint", "--model", "minilm"], ["--compile-layers", "maybe"]]
+    "arguments",
+    [
+        ["--fuse", "--model", "minilm"],
+        ["--joint", "--model", "minilm"],
+        ["--compile-layers", "maybe"],
+    ],
 )
-def test_what_is_true_or_false_says_so_before_a_word_that_it_has_swallowed_leads_astray(arguments: list[str]) -> None:
+def test_what_is_true_or_false_says_so_before_a_word_that_it_has_swallowed_leads_astray(
+    arguments: list[str],
+) -> None:
     told = CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "120"})
     assert told.exit_code == 2
-    assert f"Invalid value for '{arguments[0]}': must be yes or no, got '{arguments[1]}'" in told.output
+    assert (
+        f"Invalid value for '{arguments[0]}': must be yes or no, got '{arguments[1]}'"
+        in told.output
+    )

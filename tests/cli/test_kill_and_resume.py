@@ -10,7 +10,8 @@ from chaos import kill_runs
 from command_server import CommandServer, Done
 from ends import differences
 
-# 40 samples in batches of 8 are 5 steps to an epoch, 20 in all; saves at 3, 6, … fall inside epochs. With a refresh
+# 40 samples in batches of 8 are 5 steps to an epoch, 20 in all; saves at 3, 6, … fall inside
+# epochs. With a refresh
 # every 2 epochs, ARCH refreshes in steps 1-5 and 11-15 and reuses in steps 6-10 and 16-20.
 STEPS = 20
 OPTIONS: dict[str, list[object]] = {
@@ -24,9 +25,13 @@ OPTIONS: dict[str, list[object]] = {
 
 
 class Comparison:
-    """``advreg train`` with some methods on one table, as often as it takes; each try has its output folder."""
+    """``advreg train`` with some methods on one table, as often as it takes; each try has its
+    output folder.
+    """
 
-    def __init__(self, advreg: CommandServer, model: Path, table: Path, home: Path, *methods: str) -> None:
+    def __init__(
+        self, advreg: CommandServer, model: Path, table: Path, home: Path, *methods: str
+    ) -> None:
         self.advreg, self.home, self.methods = advreg, home, methods
         self.arguments: list[object] = [
             "train", "--train", table, "--model", model, "--seed", 7, "--epochs", 4, "--batch-size", 8,
@@ -71,8 +76,16 @@ def test_arch_killed_in_refresh_and_reuse_epochs_and_in_a_save_ends_as_if_it_had
     arch.whole("whole")
     arch.killed("broken", kind="step", count=5, method="arch")  # in step 5, which refreshes
     for kind, count, left in (
-        ("step", 5, [3, 6]),  # resumed at 3, in step 8: reuses what was refreshed before and after the first kill
-        ("save", 2, [6, 9]),  # resumed at 6, while step 12 is saved: half of the cache is from epoch 2
+        (
+            "step",
+            5,
+            [3, 6],
+        ),  # resumed at 3, in step 8: reuses what was refreshed before and after the first kill
+        (
+            "save",
+            2,
+            [6, 9],
+        ),  # resumed at 6, while step 12 is saved: half of the cache is from epoch 2
         ("step", 5, [9, 12]),  # resumed at 9, in step 14: refreshes
         ("step", 7, [15, 18]),  # resumed at 12, in step 19: reuses
     ):
@@ -94,7 +107,11 @@ def test_methods_killed_one_after_the_other_end_as_if_they_had_never_stopped(
     comparison.killed("broken", "--resume", kind="step", count=14, method="r3f")
     done = comparison("broken", "--resume")
     assert done.code == 0, done.err
-    for text in ("smart-seed7: finished before", "freeat-seed7: finished before", "r3f-seed7: resumed from step 12"):
+    for text in (
+        "smart-seed7: finished before",
+        "freeat-seed7: finished before",
+        "r3f-seed7: resumed from step 12",
+    ):
         assert text in done.out
     comparison.assert_same_end("whole", "broken")
 
@@ -108,7 +125,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(arch: Comparison)
     arch.assert_same_end("whole", "broken")
 
 
-def test_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(advreg: CommandServer, tmp_path: Path) -> None:
+def test_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
     kills = kill_runs(advreg, tmp_path, 2, seed=3)
     assert [kill for kill in kills if not kill.survived] == []
 
@@ -126,7 +145,10 @@ def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> No
     arch.killed("broken", kind="step", count=5, method="arch")
     done = arch("broken", "--resume", "--ema", "0.25")
     assert done.code == 2
-    assert "arch-seed7 cannot go on, because what it was started with changed: ema was 0.3, is 0.25" in done.err
+    assert (
+        "arch-seed7 cannot go on, because what it was started with changed: ema was 0.3, is 0.25"
+        in done.err
+    )
     done = arch("broken", "--resume", "--cache-device", "disk")  # which changes no result
     assert done.code == 0, done.err
     assert "arch-seed7: resumed from step 3" in done.out
@@ -179,10 +201,15 @@ def test_runs_saved_at_the_ends_of_epochs_as_by_default_end_as_if_they_had_never
 
 
 @pytest.mark.slow
-def test_a_step_that_is_saved_before_the_evaluation_of_its_epoch_can_be_resumed_exactly(arch: Comparison) -> None:
+def test_a_step_that_is_saved_before_the_evaluation_of_its_epoch_can_be_resumed_exactly(
+    arch: Comparison,
+) -> None:
     arch.arguments += ["--set", "eval_strategy=epoch"]
     arch.whole("whole")
     arch.killed("broken", kind="step", count=17, method="arch")
-    assert arch.sealed_steps("broken", "arch") == [12, 15]  # 15 ends an epoch, and is evaluated after it was saved
+    assert arch.sealed_steps("broken", "arch") == [
+        12,
+        15,
+    ]  # 15 ends an epoch, and is evaluated after it was saved
     assert arch("broken", "--resume").code == 0
     arch.assert_same_end("whole", "broken")

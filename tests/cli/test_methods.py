@@ -31,7 +31,9 @@ def test_all_methods_are_listed_with_paper_cost_and_passes() -> None:
     for name, (paper, cost, forward, backward) in table.items():
         method = create(name)
         assert (paper, cost) == (registry[name].paper, registry[name].cost)
-        assert (float(forward), float(backward)) == pytest.approx((method.passes().forward, method.passes().backward))
+        assert (float(forward), float(backward)) == pytest.approx(
+            (method.passes().forward, method.passes().backward)
+        )
     assert table["arch"][0] == "Zuo et al. 2021"
     assert table["standard"][2:4] == ["1.00", "1.00"]
 

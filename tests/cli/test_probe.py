@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from advreg.cli.probe import by_task, scores_table
-from advreg.hf.wordpieces import train_tokenizer
-from advreg.recipes.probe_record import ProbeRecord, ProbeResult
-from advreg.record import load_as
+from advreg.lab.kinds.wordpieces import train_tokenizer
+from advreg.records.probe import ProbeRecord, ProbeResult
+from advreg.records.run import load_as
 from command_server import CommandServer
 from tiny_models import tiny
 
@@ -26,16 +26,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(path, "wt") as file:
             for index in range(size):
-                file.write(json.dumps({"idx": index, "text_a": WORDS[index % 2], "label": index % 2}) + "\n")
+                file.write(
+                    json.dumps({"idx": index, "text_a": WORDS[index % 2], "label": index % 2})
+                    + "\n"
+                )
     tokenizer = train_tokenizer(list(WORDS.values()) * 5, max_length=16)
     for seed, name in enumerate(("one", "two")):
-        tiny("bert", vocab_size=len(tokenizer), num_labels=2, seed=seed).save_pretrained(folder / name)
+        tiny("bert", vocab_size=len(tokenizer), num_labels=2, seed=seed).save_pretrained(
+            folder / name
+        )
         tokenizer.save_pretrained(folder / name)
     return folder
 
 
-def test_encoders_are_probed_and_the_scores_printed_recorded_and_drawn(folder: Path, advreg: CommandServer) -> None:
-    done = advreg("probe", "one", "two", *QUICK, "--out", "probe.json", "--picture", "probe.svg", cwd=folder)
+def test_encoders_are_probed_and_the_scores_printed_recorded_and_drawn(
+    folder: Path, advreg: CommandServer
+) -> None:
+    done = advreg(
+        "probe", "one", "two", *QUICK, "--out", "probe.json", "--picture", "probe.svg", cwd=folder
+    )
     assert done.code == 0, done.err
     record = load_as(folder / "probe.json", ProbeRecord)
     assert [(result.encoder, result.task, len(result.scores)) for result in record.results] == [
@@ -49,7 +58,9 @@ def test_encoders_are_probed_and_the_scores_printed_recorded_and_drawn(folder: P
     again = advreg("probe", "one", "two", *QUICK, "--out", "probe.json", cwd=folder)
     assert again.code != 0
     assert "exists already; add --resume" in again.err
-    other = advreg("probe", "one", *QUICK, "--epochs", "2", "--out", "probe.json", "--resume", cwd=folder)
+    other = advreg(
+        "probe", "one", *QUICK, "--epochs", "2", "--out", "probe.json", "--resume", cwd=folder
+    )
     assert "epochs was 1, is 2" in other.err
     resumed = advreg("probe", "one", "two", *QUICK, "--out", "probe.json", "--resume", cwd=folder)
     assert resumed.code == 0, resumed.err
@@ -62,13 +73,21 @@ def test_encoders_are_probed_and_the_scores_printed_recorded_and_drawn(folder: P
 def test_a_single_head_has_no_deviation() -> None:
     scores = {"one": [49.8], "two": [40.0, 42.0]}
     about = {"trained_on": None, "task": "mr", "metrics": []}
-    results = [ProbeResult(encoder=name, label=name, scores=values, **about) for name, values in scores.items()]
+    results = [
+        ProbeResult(encoder=name, label=name, scores=values, **about)
+        for name, values in scores.items()
+    ]
     cells = list(scores_table(results).columns[1].cells)
     assert cells == ["[bold]49.8[/bold]", "41.0 ± 1.4"]
 
 
 def test_methods_stand_in_the_order_of_tables_and_their_encoders_together() -> None:
-    given = [("a", "arch", [3.0]), ("b", "minilm", [9.0]), ("c", "standard", [1.0]), ("d", "arch", [4.0])]
+    given = [
+        ("a", "arch", [3.0]),
+        ("b", "minilm", [9.0]),
+        ("c", "standard", [1.0]),
+        ("d", "arch", [4.0]),
+    ]
     about = {"trained_on": "sst2", "metrics": []}
     results = [
         ProbeResult(encoder=encoder, label=label, scores=scores, task=task, **about)
@@ -89,7 +108,9 @@ def test_methods_stand_in_the_order_of_tables_and_their_encoders_together() -> N
         (("nowhere", *QUICK), "model 'nowhere' is neither a folder here nor reachable on the hub"),
     ],
 )
-def test_mistakes_are_named(folder: Path, advreg: CommandServer, arguments: tuple[str, ...], message: str) -> None:
+def test_mistakes_are_named(
+    folder: Path, advreg: CommandServer, arguments: tuple[str, ...], message: str
+) -> None:
     done = advreg("probe", *arguments, "--out", "none.json", cwd=folder)
     assert done.code != 0
     assert message in " ".join(done.err.split())

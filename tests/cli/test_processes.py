@@ -1,4 +1,6 @@
-"""Bad days of a run with two processes: a full disk, a signal to one of them, a damaged part, another number."""
+"""Bad days of a run with two processes: a full disk, a signal to one of them, a damaged part,
+another number.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-from advreg import record as records
-from advreg.hf.checkpoint import checkpoints
-from advreg.hf.ranks import method_file, method_files
-from advreg.hf.seal import flaw
+from advreg.hf.checkpoint.manifest import flaw
+from advreg.hf.checkpoint.ranks import method_file, method_files
+from advreg.hf.checkpoint.state import checkpoints
+from advreg.records import run as records
 from chaos import STEPS, Trials, files, kill_runs
 from command_server import CommandServer, Done
 from ends import differences, unequal
@@ -39,8 +41,12 @@ def assert_undisturbed(two: Trials, output: str, done: Done) -> None:
 
 
 @pytest.mark.parametrize("struck", [0, 1])
-def test_a_full_disk_of_one_process_costs_that_save_and_not_the_run(two: Trials, struck: int) -> None:
-    """The Trainer lets its processes wait for each other in a save once there is a best checkpoint."""
+def test_a_full_disk_of_one_process_costs_that_save_and_not_the_run(
+    two: Trials, struck: int
+) -> None:
+    """The Trainer lets its processes wait for each other in a save once there is a best
+    checkpoint.
+    """
     best = ("--set", "metric_for_best_model=accuracy")
     done = two(f"full-{struck}", *best, fault={"kind": "full", "count": 7}, struck=struck)
     assert done.code == 0, done.err
@@ -54,11 +60,16 @@ def test_a_full_disk_of_one_process_costs_that_save_and_not_the_run(two: Trials,
 
 
 @pytest.mark.parametrize("struck", [0, 1])
-def test_sigterm_to_one_process_saves_a_checkpoint_of_all_and_ends_all(two: Trials, struck: int) -> None:
+def test_sigterm_to_one_process_saves_a_checkpoint_of_all_and_ends_all(
+    two: Trials, struck: int
+) -> None:
     fault = {"kind": "step", "count": 8, "sign": "SIGTERM"}
     done = two(f"term-{struck}", fault=fault, struck=struck)
     assert done.code == 128 + signal.SIGTERM
-    assert set(done.codes) <= {128 + signal.SIGTERM, -signal.SIGTERM}  # the other is on its way out, and asked again
+    assert set(done.codes) <= {
+        128 + signal.SIGTERM,
+        -signal.SIGTERM,
+    }  # the other is on its way out, and asked again
     assert steps_saved(two, f"term-{struck}") == [6, 8]
     assert len(method_files(two.folder(f"term-{struck}") / "checkpoint-8")) == 2
     again = two(f"term-{struck}", "--resume")
@@ -75,7 +86,9 @@ def test_a_damaged_part_of_one_process_is_named_and_its_checkpoint_passed_over(t
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
     done = two("damaged", "--resume")
-    assert f"checkpoint-20 is not used: {part.name} is not what was saved" in " ".join(done.out.split())
+    assert f"checkpoint-20 is not used: {part.name} is not what was saved" in " ".join(
+        done.out.split()
+    )
     assert done.out.count("is not used") == 1
     assert "resumed from step 18" in done.out
     assert_undisturbed(two, "damaged", done)
@@ -91,7 +104,9 @@ def test_a_run_killed_after_its_last_save_is_resumed_to_the_same_record(two: Tri
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_a_run_is_resumed_by_another_number_of_processes(two: Trials, before: int, after: int) -> None:
+def test_a_run_is_resumed_by_another_number_of_processes(
+    two: Trials, before: int, after: int
+) -> None:
     output = f"{before}-to-{after}"
     two.ranks = before
     killed = two(output, fault={"kind": "step", "count": 8})
@@ -101,9 +116,13 @@ def test_a_run_is_resumed_by_another_number_of_processes(two: Trials, before: in
     two.ranks = 2
     assert done.code == 0, done.err
     assert "resumed from step 6" in done.out
-    assert f"was saved by {before} processes and is resumed by {after}" in " ".join(done.out.split())
+    assert f"was saved by {before} processes and is resumed by {after}" in " ".join(
+        done.out.split()
+    )
     last = max(checkpoints(two.folder(output)).items())[1]
-    assert [path.name for path in method_files(last)] == [method_file(rank, after) for rank in range(after)]
+    assert [path.name for path in method_files(last)] == [
+        method_file(rank, after) for rank in range(after)
+    ]
 
 
 # ---- translation
@@ -123,7 +142,9 @@ class Translations:
         )  # fmt: skip
 
     def __call__(self, output: str, *more: str, ranks: int = 2, **fault: Any) -> Done:
-        return self.advreg(*self.arguments, "--output", output, *more, cwd=self.home, ranks=ranks, **fault)
+        return self.advreg(
+            *self.arguments, "--output", output, *more, cwd=self.home, ranks=ranks, **fault
+        )
 
     def record(self, output: str) -> records.RunRecord:
         return records.load(self.home / output / "arch-seed3" / "record.json")
@@ -145,10 +166,15 @@ def test_translation_in_two_processes_speaks_once_shares_the_updates_and_survive
     one, two = run.record("alone"), run.record("whole")
     assert two.training.more["processes"] == 2
     steps, steps_alone = two.outcome.timing["steps"], one.outcome.timing["steps"]
-    assert steps == pytest.approx(steps_alone, abs=3)  # an update has as many tokens; one more or less an epoch
+    assert steps == pytest.approx(
+        steps_alone, abs=3
+    )  # an update has as many tokens; one more or less an epoch
     assert one.task.details["batches"] > two.task.details["batches"]
     assert two.outcome.metrics.keys() == one.outcome.metrics.keys()
-    assert len((tmp_path / "whole" / "arch-seed3" / "test.translations.txt").read_text().splitlines()) == 10
+    assert (
+        len((tmp_path / "whole" / "arch-seed3" / "test.translations.txt").read_text().splitlines())
+        == 10
+    )
 
     # in the second epoch, which reuses; then in the first step after a resume
     for struck, count, more in ((1, two.task.details["batches"] + 2, []), (0, 1, ["--resume"])):

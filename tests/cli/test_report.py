@@ -61,6 +61,8 @@ def test_the_commands_for_records_load_no_models(tmp_path: Path) -> None:
         "    app(arguments, standalone_mode=False)\n"
         "print('transformers' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert done.stdout.splitlines()[-1] == "False"
     assert (tmp_path / "r.html").is_file()

@@ -11,15 +11,21 @@ from advreg.cli import running
 from advreg.cli.app import app
 from advreg.cli.running import Tally, _Lines, _Live, find_devices
 from advreg.cli.saying import Notices
-from advreg.recipes.runner import Ended, Job, Left
+from advreg.lab.search.pool import Ended, Job, Left
 from runner_jobs import Answer
 
 
 @pytest.mark.parametrize("kind", [_Live, _Lines])
-def test_the_display_counts_runs_and_names_failures(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_counts_runs_and_names_failures(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "_SECONDS_BETWEEN_LINES", 0.0)
-    console = Console(file=io.StringIO(), force_terminal=kind is _Live, width=160, color_system=None)
-    first, second = (Job(name, Path(), Answer(1)) for name in ("rte/arch/seed-0", "rte/smart/seed-0"))
+    console = Console(
+        file=io.StringIO(), force_terminal=kind is _Live, width=160, color_system=None
+    )
+    first, second = (
+        Job(name, Path(), Answer(1)) for name in ("rte/arch/seed-0", "rte/smart/seed-0")
+    )
     with kind(console, Notices(console), lambda: Left(2, 2.0)) as display:
         display.started(first)
         display.started(second)
@@ -90,7 +96,9 @@ def test_a_rehearsal_sees_the_devices_of_the_runs_and_no_others(
     """A machine without a GPU cannot tell what is on one; that CUDA is told in time must do."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     found: list[list[str]] = []
-    monkeypatch.setattr(f"advreg.cli.{command}.undertake", lambda *_: found.append(find_devices()) or 0)
+    monkeypatch.setattr(
+        f"advreg.cli.{command}.undertake", lambda *_: found.append(find_devices()) or 0
+    )
     ended = CliRunner().invoke(app, [command, *flags])
     assert ended.exit_code == 0, ended.output
     assert found == [seen]

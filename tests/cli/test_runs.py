@@ -22,7 +22,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def printed(folder: Path, wanted: dict[str, Any] | None = None, sort: str = "run", width: int = 120) -> str:
+def printed(
+    folder: Path, wanted: dict[str, Any] | None = None, sort: str = "run", width: int = 120
+) -> str:
     console = Console(file=io.StringIO(), width=width)
     list_runs(folder, wanted or {}, sort, False, "table", console)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
@@ -39,7 +41,10 @@ def test_the_table_is_sorted_and_reasons_stand_below_it(folder: Path) -> None:
 def unlike(folder: Path, models: int = 1) -> list[str]:
     """A dozen runs that differ in many ways, in a folder; returns their names."""
     for number in range(12):
-        options = {f"option_{prime}": number * number % prime for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)}
+        options = {
+            f"option_{prime}": number * number % prime
+            for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+        }
         record = made_up(
             seed=number,
             settings={"radius": number / 10, "neighbours": number % 2 + 1, **options},
@@ -47,13 +52,18 @@ def unlike(folder: Path, models: int = 1) -> list[str]:
             model=f"somebody/a-model-of-some-size-{number % models}",
             more={"weight_decay": number / 10},
         )
-        save(folder / "study" / "arch" / f"radius={number / 10},neighbours=5" / f"seed-{number}", record)
+        save(
+            folder / "study" / "arch" / f"radius={number / 10},neighbours=5" / f"seed-{number}",
+            record,
+        )
     return [f"arch/radius={number / 10},neighbours=5/seed-{number}" for number in range(12)]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
 @pytest.mark.parametrize("models", [1, 6])
-def test_at_any_width_every_row_says_which_run_it_is_in_a_few_lines(tmp_path: Path, width: int, models: int) -> None:
+def test_at_any_width_every_row_says_which_run_it_is_in_a_few_lines(
+    tmp_path: Path, width: int, models: int
+) -> None:
     names = unlike(tmp_path, models)
     table = re.split("no room|12 of 12 runs", printed(tmp_path, width=width))[0].splitlines()
     assert max(map(len, table)) <= width
@@ -73,7 +83,9 @@ def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:
     out = printed(folder, {"status": ["failed"]})
     assert "arch-seed0" not in out
     assert "1 of 3 runs" in out
-    with pytest.raises(ValueError, match="status must be one of finished, failed, unfinished, got 'done'"):
+    with pytest.raises(
+        ValueError, match="status must be one of finished, failed, unfinished, got 'done'"
+    ):
         printed(folder, {"status": ["done"]})
 
 
@@ -81,8 +93,12 @@ def test_filters_leave_out_what_is_not_wanted(folder: Path) -> None:
     ("method", "archh", r"\(did you mean 'arch'\?\); there are arch, smart, standard$"),
     ("task", "review", r"\(did you mean 'reviews'\?\); there are reviews$"),
 ])  # fmt: skip
-def test_a_name_that_nothing_has_is_refused(field: str, given: str, there: str, folder: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{field} must be one that a run has, got '{given}' {there}"):
+def test_a_name_that_nothing_has_is_refused(
+    field: str, given: str, there: str, folder: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=f"^{field} must be one that a run has, got '{given}' {there}"
+    ):
         printed(folder, {field: [given]})
 
 
@@ -106,7 +122,9 @@ def test_programs_can_find_runs_of_two_studies_by_name_and_by_path(
     assert [row["path"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == paths
 
 
-def test_json_and_csv_can_be_read_by_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_csv_can_be_read_by_programs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     list_runs(folder, {"method": ["arch"]}, "run", False, "json", Console())
     (line,) = json.loads(capsys.readouterr().out)
     assert (line["method"], line["score"]) == ("arch", pytest.approx(90.0))

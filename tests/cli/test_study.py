@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from advreg import record as records
-from advreg.recipes.study_record import load
+from advreg.records import run as records
+from advreg.records.study import load
 from command_server import CommandServer, start
 from little_tables import sentiment, write_table
 from runner_jobs import wait_for
@@ -34,7 +34,9 @@ def arguments(model: Path, table: Path, folder: Path, *more: object) -> list[obj
 
 
 @pytest.fixture(scope="module")
-def done(advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(
+    advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a study in ``out``, and what it printed in ``printed.txt``."""
     folder = tmp_path_factory.mktemp("study")
     ended = advreg(*arguments(model, table, folder), cwd=folder)
@@ -45,15 +47,24 @@ def done(advreg: CommandServer, model: Path, table: Path, tmp_path_factory: pyte
 
 def run_files(folder: Path) -> dict[str, int]:
     """When each record was written."""
-    return {str(path.parent.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("record.json")}
+    return {
+        str(path.parent.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("record.json")
+    }
 
 
 def test_every_different_setting_is_run_once_with_every_seed(done: Path) -> None:
     names = ("arch/default", "arch/refresh_every=1", "standard/default")
     assert sorted(run_files(done / "out")) == [f"{name}/seed-0" for name in names]
     printed = (done / "printed.txt").read_text()
-    assert "3 different settings, 1 seed; model tiny-bert, preset fine-tuning; 3 runs to make, 1 at a time" in printed
-    steps = [records.load(done / "out" / name / "seed-0" / "record.json").outcome.timing["steps"] for name in names]
+    assert (
+        "3 different settings, 1 seed; model tiny-bert, preset fine-tuning; 3 runs to make, 1 at a "
+        "time" in printed
+    )
+    steps = [
+        records.load(done / "out" / name / "seed-0" / "record.json").outcome.timing["steps"]
+        for name in names
+    ]
     assert f"3 runs to make, 1 at a time: {sum(filter(None, steps)):.0f} steps\n" in printed
     assert "(3 of 3 runs, about 0 s left)" in printed
     assert load(done / "out").status == "finished"
@@ -82,7 +93,10 @@ def test_the_same_command_again_repeats_nothing_and_the_record_alone_prints_the_
     shown = advreg("study", "--table", "out", "--picture", "mine.png", cwd=done)
     assert shown.code == 0, shown.err
     printed = (done / "printed.txt").read_text()
-    assert shown.out.splitlines()[:-1] == printed[printed.index("refresh: refresh.") :].splitlines()[:-1]
+    assert (
+        shown.out.splitlines()[:-1]
+        == printed[printed.index("refresh: refresh.") :].splitlines()[:-1]
+    )
     assert (done / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert run_files(done / "out") == before
 
@@ -108,7 +122,8 @@ def test_the_grid_is_written_to_be_edited(advreg: CommandServer, tmp_path: Path)
     again = advreg("study", "--write-grid", "mine.toml", cwd=tmp_path)
     assert (again.code, again.err) == (
         2,
-        "error: write-grid must be a new file, got 'mine.toml', which exists; choose another name\n",
+        "error: write-grid must be a new file, got 'mine.toml', which exists; choose another "
+        "name\n",
     )
 
 
@@ -117,13 +132,27 @@ def test_the_grid_is_written_to_be_edited(advreg: CommandServer, tmp_path: Path)
     [
         (["emma"], "error: grid "),
         (["--jobs", 0], "error: jobs must be 1 or more, got 0"),
-        (["--picture", "study.gif"], "error: picture must end in .svg, .png, .pdf, got 'study.gif'"),
-        (["--site", "nowhere"], "error: standard/default cannot be run: site 'nowhere' is no module of"),
-        (["--table", "nowhere"], "error: nowhere/study.json: is not there; give the --output folder"),
+        (
+            ["--picture", "study.gif"],
+            "error: picture must end in .svg, .png, .pdf, got 'study.gif'",
+        ),
+        (
+            ["--site", "nowhere"],
+            "error: standard/default cannot be run: site 'nowhere' is no module of",
+        ),
+        (
+            ["--table", "nowhere"],
+            "error: nowhere/study.json: is not there; give the --output folder",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_leaves_nothing(
-    advreg: CommandServer, model: Path, table: Path, tmp_path: Path, more: Sequence[object], message: str
+    advreg: CommandServer,
+    model: Path,
+    table: Path,
+    tmp_path: Path,
+    more: Sequence[object],
+    message: str,
 ) -> None:
     ended = advreg(*arguments(model, table, tmp_path, *more), cwd=tmp_path)
     assert ended.code == 2
@@ -133,14 +162,18 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing(
 
 
 def is_halfway(folder: Path, after: int) -> bool:
-    """Are so many runs done, and has another one a whole checkpoint? It has, if there is a second one."""
+    """Are so many runs done, and has another one a whole checkpoint? It has, if there is a second
+    one.
+    """
     done = {record.parent for record in folder.glob("*/*/*/record.json")}
     begun = {plan.parent for plan in folder.glob("*/*/*/plan.json")} - done
     return len(done) >= after and any(len(list(run.glob("checkpoint-*"))) > 1 for run in begun)
 
 
 @pytest.mark.slow
-def test_a_study_that_is_killed_goes_on_where_it_was_and_ends_alike(model: Path, table: Path, tmp_path: Path) -> None:
+def test_a_study_that_is_killed_goes_on_where_it_was_and_ends_alike(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
     command = arguments(model, table, tmp_path, "--epochs", 15)
     whole = start(tmp_path, [*command, "--output", "whole"])
     assert whole.wait(timeout=240) == 0
@@ -159,7 +192,11 @@ def test_a_study_that_is_killed_goes_on_where_it_was_and_ends_alike(model: Path,
     assert before.items() <= run_files(out).items()
     assert load(out).status == "finished"
     scores = [
-        {(each.name, run.seed): run.score for each in load(tmp_path / name).variants for run in each.runs}
+        {
+            (each.name, run.seed): run.score
+            for each in load(tmp_path / name).variants
+            for run in each.runs
+        }
         for name in ("whole", "out")
     ]
     assert scores[0] == scores[1]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from advreg.cli.saying import Notices
 from advreg.cli.train import comparison, leave_card, main_score, relative_time, spread
-from advreg.record import ModelInfo, RunRecord, TaskInfo
+from advreg.records.run import ModelInfo, RunRecord, TaskInfo
 from comparisons import run_record
 
 scores = st.floats(-1, 1, width=32)
@@ -24,8 +24,13 @@ seconds = st.floats(1e-4, 10)
 
 def record(method: str, seed: int, time: float | None = 1.0, **outcome: Any) -> RunRecord:
     made = run_record(method, seed, {"accuracy": 0.5})
-    usual = {"timing": {"seconds_per_step": time, "steps": 10.0}, "passes": {"forward": 1, "backward": 1}}
-    return dataclasses.replace(made, outcome=dataclasses.replace(made.outcome, **{**usual, **outcome}))
+    usual = {
+        "timing": {"seconds_per_step": time, "steps": 10.0},
+        "passes": {"forward": 1, "backward": 1},
+    }
+    return dataclasses.replace(
+        made, outcome=dataclasses.replace(made.outcome, **{**usual, **outcome})
+    )
 
 
 def rows(done: Sequence[RunRecord]) -> dict[str, list[str]]:
@@ -49,11 +54,15 @@ def test_a_single_value_has_no_deviation() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 20), st.tuples(seconds, seconds), min_size=1, max_size=5))
-def test_relative_time_averages_the_ratios_seed_by_seed(times: dict[int, tuple[float, float]]) -> None:
+def test_relative_time_averages_the_ratios_seed_by_seed(
+    times: dict[int, tuple[float, float]],
+) -> None:
     plain = [record("standard", seed, time[0]) for seed, time in times.items()]
     mine = [record("arch", seed, time[1]) for seed, time in reversed(times.items())]
     expected = sum(time[1] / time[0] for time in times.values()) / len(times)
-    assert float(relative_time(mine, [*mine, *plain])) == pytest.approx(expected, rel=1e-3, abs=0.00501)
+    assert float(relative_time(mine, [*mine, *plain])) == pytest.approx(
+        expected, rel=1e-3, abs=0.00501
+    )
     assert relative_time(plain, [*mine, *plain]) == "1.00"
 
 
@@ -63,9 +72,12 @@ def test_relative_time_leaves_out_seeds_that_standard_did_not_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "plain", [[], [record("standard", 2)], [record("standard", 1, 0.0)], [record("standard", 1, None)]]
+    "plain",
+    [[], [record("standard", 2)], [record("standard", 1, 0.0)], [record("standard", 1, None)]],
 )
-def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(plain: list[RunRecord]) -> None:
+def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(
+    plain: list[RunRecord],
+) -> None:
     mine = [record("arch", 1)]
     assert relative_time(mine, [*mine, *plain]) == "–"
 
@@ -73,9 +85,23 @@ def test_there_is_no_relative_time_without_a_standard_run_of_the_seed(plain: lis
 def test_the_table_has_a_row_for_each_method_in_the_order_of_the_runs() -> None:
     done = [
         record("standard", 0, 1.0, metrics={"accuracy": 0.5}),
-        record("arch", 0, 3.0, metrics={"accuracy": 0.75}, passes={"forward": 2, "backward": 1}, cache_bytes=2 * 10**6),
+        record(
+            "arch",
+            0,
+            3.0,
+            metrics={"accuracy": 0.75},
+            passes={"forward": 2, "backward": 1},
+            cache_bytes=2 * 10**6,
+        ),
         record("standard", 1, 2.0, metrics={"accuracy": 0.75}),
-        record("arch", 1, 2.0, metrics={"accuracy": 1.0}, passes={"forward": 3, "backward": 1.5}, cache_bytes=10**6),
+        record(
+            "arch",
+            1,
+            2.0,
+            metrics={"accuracy": 1.0},
+            passes={"forward": 3, "backward": 1.5},
+            cache_bytes=10**6,
+        ),
     ]
     assert rows(done) == {
         "standard": ["2", "0.625 ± 0.177", "1.00", "1.00", "1.00", "–"],
@@ -102,7 +128,11 @@ def test_a_regression_is_judged_by_pearson_and_a_missing_score_is_not_a_number()
         ("mrpc", {"accuracy": 0.5, "f1": 0.75}, ("mean of accuracy, f1", 0.625)),
         ("mnli", {"accuracy": 0.5, "mm_accuracy": 0.75}, ("mean of accuracy, mm_accuracy", 0.625)),
         ("mnli", {"accuracy": 0.5}, ("accuracy", 0.5)),
-        ("stsb", {"pearson": 0.5, "spearman": 0.25, "rmse": 1.0}, ("mean of pearson, spearman", 0.375)),
+        (
+            "stsb",
+            {"pearson": 0.5, "spearman": 0.25, "rmse": 1.0},
+            ("mean of pearson, spearman", 0.375),
+        ),
         ("stsb", {"pearson": 0.5, "rmse": 1.0}, ("pearson", 0.5)),
     ],
 )
@@ -114,7 +144,9 @@ def test_a_named_task_is_judged_by_its_main_scores(
 
 
 def test_a_mean_of_scores_is_named_in_full_in_the_title_alone() -> None:
-    one = dataclasses.replace(record("arch", 0, metrics={"accuracy": 0.5, "f1": 0.75}), task=TaskInfo(name="mrpc"))
+    one = dataclasses.replace(
+        record("arch", 0, metrics={"accuracy": 0.5, "f1": 0.75}), task=TaskInfo(name="mrpc")
+    )
     table = comparison([one])
     assert table.title == "mrpc: dev mean of accuracy, f1, mean ± sd over seeds"
     assert [column.header for column in table.columns][2] == "mean"
@@ -124,7 +156,11 @@ def test_a_mean_of_scores_is_named_in_full_in_the_title_alone() -> None:
 def test_a_notice_is_printed_once_and_another_one_too() -> None:
     out = io.StringIO()
     notices = Notices(Console(file=out, width=20))
-    for text in ("a long notice, longer than the console", "another", "a long notice, longer than the console"):
+    for text in (
+        "a long notice, longer than the console",
+        "another",
+        "a long notice, longer than the console",
+    ):
         notices(text)
     assert out.getvalue() == "a long notice, longer than the console\nanother\n"
 
@@ -155,7 +191,9 @@ def test_a_run_without_a_model_has_no_card(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_many_processes_one_leaves_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_processes_one_leaves_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(FileNotFoundError):
         carded(tmp_path, "small")

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from advreg.cli import translate
 from advreg.cli.translate import comparison, train_translation, translate_stream
-from advreg.hf.architectures import build_translator
-from advreg.hf.decoding import Decoding
-from advreg.hf.models import ModelError
-from advreg.hf.subwords import SPECIAL, learn_subwords
-from advreg.hf.translator import Translator
-from advreg.recipes.textdata import DataError
-from advreg.record import TaskInfo
+from advreg.lab.kinds.architectures import build_translator
+from advreg.lab.kinds.decoding import Decoding
+from advreg.lab.kinds.models import ModelError
+from advreg.lab.kinds.subwords import SPECIAL, learn_subwords
+from advreg.lab.kinds.translator import Translator
+from advreg.lab.tasks.textdata import DataError
+from advreg.records.run import TaskInfo
 from comparisons import run_record
 from number_words import SOURCE, TARGET, in_digits, in_words, write_numbers
 
@@ -28,7 +28,9 @@ LINES = [in_words(number) for number in (1001, 1100)] + ["", in_words(1234)]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = range(1000, 1200)
-    subwords = learn_subwords([in_words(number) for number in numbers], [in_digits(number) for number in numbers], 60)
+    subwords = learn_subwords(
+        [in_words(number) for number in numbers], [in_digits(number) for number in numbers], 60
+    )
     folder = tmp_path_factory.mktemp("model")
     untrained = build_translator("transformer-small", 60, special=SPECIAL)
     Translator(untrained, subwords, Decoding(2, extra=3, ratio=0.5)).save(folder)
@@ -46,11 +48,15 @@ def test_lines_come_out_in_their_order_and_empty_ones_stay(model: Path) -> None:
     found = translated(model, "".join(f"{line}\n" for line in LINES))
     assert found == Translator.load(model).translate(LINES)
     assert found[2] == ""
-    assert translated(model, "\r\n".join(LINES)) == found  # whatever ends the lines, the last one too
+    assert (
+        translated(model, "\r\n".join(LINES)) == found
+    )  # whatever ends the lines, the last one too
     assert translated(model, "") == []
 
 
-def test_a_long_stream_goes_in_parts_and_comes_out_the_same(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stream_goes_in_parts_and_comes_out_the_same(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "".join(f"{line}\n" for line in LINES)
     whole = translated(model, text)
     monkeypatch.setattr(translate, "LINES_AT_ONCE", 2)
@@ -75,27 +81,40 @@ def test_standard_streams_are_utf8_whatever_the_locale(model: Path) -> None:
     text = "one\u2028hundred ä\n\ntwo\r\n"
     call = [sys.executable, "-c", code, str(model)]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(call, input=text.encode(), capture_output=True, check=True, timeout=120, env=environment)
+    done = subprocess.run(
+        call, input=text.encode(), capture_output=True, check=True, timeout=120, env=environment
+    )
     lines = text.replace("\r", "").split("\n")[:-1]
     assert done.stdout.decode().split("\n")[:-1] == Translator.load(model).translate(lines)
     assert b"3 lines translated" in done.stderr
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"must be the model folder of a translation run, got '.*none'"):
+    with pytest.raises(
+        ModelError, match=r"must be the model folder of a translation run, got '.*none'"
+    ):
         translate_stream(tmp_path / "none", io.StringIO(), io.StringIO())
 
 
-def test_bytes_that_are_not_utf8_are_named_with_their_line(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_are_not_utf8_are_named_with_their_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(translate, "LINES_AT_ONCE", 2)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ncaf\xe9 two\n"), encoding="ascii"))
-    with pytest.raises(DataError, match=r"input, line 3: must be UTF-8, got the byte 0xe9; convert it first \(iconv"):
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ncaf\xe9 two\n"), encoding="ascii")
+    )
+    with pytest.raises(
+        DataError,
+        match=r"input, line 3: must be UTF-8, got the byte 0xe9; convert it first \(iconv",
+    ):
         translate.translate_standard_streams(model)
 
 
 @pytest.mark.parametrize("budget", [0, -5])
 def test_a_budget_that_no_sentence_fits_in_is_refused(budget: int, model: Path) -> None:
-    with pytest.raises(ValueError, match=f"max_tokens must be a whole number of 1 or more, got {budget}"):
+    with pytest.raises(
+        ValueError, match=f"max_tokens must be a whole number of 1 or more, got {budget}"
+    ):
         translated(model, "one\n", max_tokens=budget)
 
 
@@ -112,20 +131,33 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
     assert "numbers: test scores, mean ± sd over seeds" in told
     assert "tokenised BLEU" in told
     assert "tok:none" in told
-    rows = {line.split("│")[1].strip(): line.split("│") for line in told.splitlines() if line.startswith("│")}
+    rows = {
+        line.split("│")[1].strip(): line.split("│")
+        for line in told.splitlines()
+        if line.startswith("│")
+    }
     assert {"standard", "r3f"} <= set(rows)
     assert [cell.strip() for cell in rows["r3f"][6:8]] == ["2.00", "1.00"]
     assert (tmp_path / "runs" / "r3f-seed0" / "model" / "source.spm").is_file()
 
 
 def test_the_table_has_both_kinds_of_bleu_where_text_is_tokenised_and_two_decimals() -> None:
-    details = {"tokenised": True, "scored": "test", "signatures": {"tokenised_bleu": "tok:none"}, "subset": 100}
+    details = {
+        "tokenised": True,
+        "scored": "test",
+        "signatures": {"tokenised_bleu": "tok:none"},
+        "subset": 100,
+    }
     scores = [(31.5, 30.0), (31.75, 31.0)]
     done = []
     for seed, (tokenised, plain) in enumerate(scores):
         made = run_record("arch", seed, {"tokenised_bleu": tokenised, "bleu": plain})
-        outcome = dataclasses.replace(made.outcome, passes={"forward": 2.0, "backward": 1.5}, cache_bytes=2 * 10**6)
-        done.append(dataclasses.replace(made, task=TaskInfo(name="iwslt", details=details), outcome=outcome))
+        outcome = dataclasses.replace(
+            made.outcome, passes={"forward": 2.0, "backward": 1.5}, cache_bytes=2 * 10**6
+        )
+        done.append(
+            dataclasses.replace(made, task=TaskInfo(name="iwslt", details=details), outcome=outcome)
+        )
     table = comparison(done)
     assert (table.title, table.caption) == (
         "iwslt, a subset: test scores, mean ± sd over seeds",

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from advreg.cli.flags import with_flags
 from advreg.cli.translation_flags import is_translation, with_translation_flags
-from advreg.recipes.settings import TrainSettings
-from advreg.recipes.translation_settings import TranslationSettings
+from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.runs.translation_settings import TranslationSettings
 
 
 def run_command(*arguments: str) -> dict[str, Any]:
@@ -34,15 +34,35 @@ def test_every_setting_of_a_translation_is_a_flag() -> None:
     names = [field.name for field in dataclasses.fields(TranslationSettings)]
     mine = [name for name in names if name not in ("options", "training", "methods", "seeds")]
     given = {
-        name: "yes" if name in ("tokenised", "joint", "compile_layers", "short_attention") else "x" for name in mine
+        name: "yes" if name in ("tokenised", "joint", "compile_layers", "short_attention") else "x"
+        for name in mine
     }
-    flags = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)]
+    flags = [
+        part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)
+    ]
     assert run_command(*flags) == given
 
 
 def test_flags_of_both_kinds_and_of_methods_work_together() -> None:
-    given = run_command("--task", "iwslt15-en-vi", "--method", "arch", "--radius", "0.3", "--beam", "4", "--seed", "1")
-    assert given == {"task": "iwslt15-en-vi", "methods": ["arch"], "radius": "0.3", "beam": "4", "seeds": ["1"]}
+    given = run_command(
+        "--task",
+        "iwslt15-en-vi",
+        "--method",
+        "arch",
+        "--radius",
+        "0.3",
+        "--beam",
+        "4",
+        "--seed",
+        "1",
+    )
+    assert given == {
+        "task": "iwslt15-en-vi",
+        "methods": ["arch"],
+        "radius": "0.3",
+        "beam": "4",
+        "seeds": ["1"],
+    }
 
 
 def test_a_name_means_the_same_kind_of_setting_in_both() -> None:
@@ -64,7 +84,9 @@ def test_a_translation_is_told_by_its_task_in_flags_or_file(tmp_path: Path) -> N
     assert not is_translation(None, {})
     assert is_translation(None, {"train_source": "train.en"})
     assert not is_translation(None, {"train_source": "train.en", "task": "rte"})
-    assert is_translation(None, {"train_source": "train.en", "task": "translatoin"})  # refused as a task, with a hint
+    assert is_translation(
+        None, {"train_source": "train.en", "task": "translatoin"}
+    )  # refused as a task, with a hint
 
 
 def test_help_does_not_wait_for_transformers() -> None:

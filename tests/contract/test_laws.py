@@ -1,6 +1,8 @@
-"""Laws that every registered method obeys, on families that differ in how tokens become predictions.
+"""Laws that every registered method obeys, on families that differ in how tokens become
+predictions.
 
-A method that is registered tomorrow is held to them too, with its default settings unless `SETTINGS` has a line for it.
+A method that is registered tomorrow is held to them too, with its default settings unless
+`SETTINGS` has a line for it.
 """
 
 import gc
@@ -16,9 +18,9 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from advreg.core.schedule import Clock
-from advreg.hf.checkpoint import load_method, save_method
-from advreg.hf.task import ModelTask
+from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.trainer import AdversarialTrainer
+from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, create, registry
 from observe import (
     Batch,
@@ -42,11 +44,18 @@ from observe import (
     watched,
 )
 
-# Large enough to show in a gradient: with the papers' sizes most laws would hold by being too small to measure.
+# Large enough to show in a gradient: with the papers' sizes most laws would hold by being too small
+# to measure.
 SETTINGS: dict[str, dict[str, Any]] = {
     "freeat": {"replays": 3, "radius": 0.05, "step_size": 0.03},
     "freelb": {"radius": 0.5, "ascent_steps": 2, "step_size": 0.3, "start_scale": 0.3},
-    "smart": {"radius": 0.5, "ascent_steps": 2, "step_size": 0.4, "proximal_weight": 0.5, "proximal_momentum": 0.5},
+    "smart": {
+        "radius": 0.5,
+        "ascent_steps": 2,
+        "step_size": 0.4,
+        "proximal_weight": 0.5,
+        "proximal_momentum": 0.5,
+    },
     "r3f": {"noise_scale": 0.1},
     "simcut": {"cut": 0.3},
     "temporal": {"weight": 3.0, "ensemble": 0.3},
@@ -64,18 +73,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
 METHODS = list(registry)
 FAMILIES = ["bert", "marian", "gpt2", "t5"]
 TWO = ["bert", "marian"]  # one stream and samples; two streams and target tokens
-# a refresh, a reuse, and a refresh with a past; nothing known, and what the epochs before made known
+# a refresh, a reuse, and a refresh with a past; nothing known, and what the epochs before made
+# known
 EPOCHS = dict.fromkeys(("arch", "temporal", "ols"), (0, 1, 2))
 every_method = pytest.mark.parametrize("name", METHODS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 two_families = pytest.mark.parametrize("family", TWO)
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+# the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Copies | None:
-    """R-Drop's copies differ by their dropout alone, which here follows a sample wherever a batch puts it."""
+    """R-Drop's copies differ by their dropout alone, which here follows a sample wherever a batch
+    puts it.
+    """
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     return known_dropout(monkeypatch) if parameters.get("name") == "rdrop" else None
 
@@ -88,8 +101,14 @@ def make(name: str, **options: Any) -> Method:
     return create(name, **SETTINGS.get(name, {}) | options)
 
 
-def setting(name: str, family: str, size: int = 4, **options: Any) -> tuple[Method, ModelTask, Batch]:
-    method, task, batch = make(name, **options), ModelTask(model_for(name, family)), batch_of(family, size)
+def setting(
+    name: str, family: str, size: int = 4, **options: Any
+) -> tuple[Method, HFModelView, Batch]:
+    method, task, batch = (
+        make(name, **options),
+        HFModelView(model_for(name, family)),
+        batch_of(family, size),
+    )
     ready(method, task, batch)
     return method, task, batch
 
@@ -98,7 +117,7 @@ def epochs_of(name: str) -> tuple[int, ...]:
     return EPOCHS.get(name, (0,))
 
 
-def descended(method: Method, task: ModelTask, batch: Batch, **ways: Any) -> dict[str, Tensor]:
+def descended(method: Method, task: HFModelView, batch: Batch, **ways: Any) -> dict[str, Tensor]:
     """The gradients of one step, taken off the model again."""
     task.model.zero_grad()
     step(method, task, batch, **ways)
@@ -112,19 +131,32 @@ def descended(method: Method, task: ModelTask, batch: Batch, **ways: Any) -> dic
 
 @pytest.mark.parametrize(  # families whose predictions do not depend on the side
     ("family", "name"),
-    [("m2m100", "arch"), ("qwen", "arch"), *((family, name) for family in ("t5", "llama") for name in METHODS)],
+    [
+        ("m2m100", "arch"),
+        ("qwen", "arch"),
+        *((family, name) for family in ("t5", "llama") for name in METHODS),
+    ],
 )
 def test_left_and_right_padding_agree(family: str, name: str) -> None:
-    """With the method's own random draws; and what was remembered on one side is found again on the other."""
+    """With the method's own random draws; and what was remembered on one side is found again on the
+    other.
+    """
     found = {}
     for sides in (("right",) * 3, ("left",) * 3, ("left", "right", "left")):
         method, task, _ = setting(name, family)
         batches = [batch_of(family, 4, side=side) for side in sides]
-        found[sides] = [descended(method, task, batches[epoch], epoch=epoch, seed=epoch) for epoch in epochs_of(name)]
+        found[sides] = [
+            descended(method, task, batches[epoch], epoch=epoch, seed=epoch)
+            for epoch in epochs_of(name)
+        ]
     first, *others = found.values()
-    tolerance = 1e-6 if family in ("t5", "m2m100") else 1e-4  # rotary angles are float32 whatever the model is
+    tolerance = (
+        1e-6 if family in ("t5", "m2m100") else 1e-4
+    )  # rotary angles are float32 whatever the model is
     for other in others:
-        assert all(close(mine, theirs, tolerance) for mine, theirs in zip(other, first, strict=True))
+        assert all(
+            close(mine, theirs, tolerance) for mine, theirs in zip(other, first, strict=True)
+        )
 
 
 @every_method
@@ -134,7 +166,9 @@ def test_wider_padding_changes_nothing(name: str, family: str) -> None:
     for pad_to in (None, 17):
         method, task, _ = setting(name, family)
         batch = batch_of(family, 4, pad_to=pad_to)
-        found.append([descended(method, task, batch, epoch=epoch, seed=epoch) for epoch in epochs_of(name)])
+        found.append(
+            [descended(method, task, batch, epoch=epoch, seed=epoch) for epoch in epochs_of(name)]
+        )
     assert all(close(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
@@ -157,7 +191,10 @@ def test_shuffling_the_batch_shuffles_the_perturbations(
             permuted = descended(other, task, take(batch, order), epoch=epoch)
         for one, two in zip(passes, shuffled, strict=True):
             rows = torch.tensor(order if one.rows == 4 else order + [4 + row for row in order])
-            assert all(torch.allclose(delta[rows], two.deltas[s], atol=1e-9) for s, delta in one.deltas.items())
+            assert all(
+                torch.allclose(delta[rows], two.deltas[s], atol=1e-9)
+                for s, delta in one.deltas.items()
+            )
         assert close(permuted, straight, 1e-9)
 
 
@@ -166,7 +203,9 @@ def test_shuffling_the_batch_shuffles_the_perturbations(
 def test_the_size_of_the_batch_does_not_change_the_weight_of_the_penalty(
     name: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every sample twice: a mean stays what it was, and each δ must climb as far as it did alone."""
+    """Every sample twice: a mean stays what it was, and each δ must climb as far as it did
+    alone.
+    """
     content_noise(monkeypatch)
     method, task, batch = setting(name, family)
     other = deepcopy(method)
@@ -184,17 +223,31 @@ def test_the_size_of_the_batch_does_not_change_the_weight_of_the_penalty(
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
-    """All that a method could leave behind on a model, its parameters' values and gradients aside."""
+    """All that a method could leave behind on a model, its parameters' values and gradients
+    aside.
+    """
     hooks = [attribute for attribute in vars(nn.Module()) if "hook" in attribute]
     found: dict[str, Any] = {"config": model.config.to_dict()}
     for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if key not in ("_parameters", "_modules", "_buffers")}
-        found[f"{name}: attributes"] = {key: repr(value) for key, value in own.items() if key not in hooks}
-        found[f"{name}: hooks"] = {key: list(vars(module)[key].items()) for key in hooks if vars(module)[key]}
+        own = {
+            key: value
+            for key, value in vars(module).items()
+            if key not in ("_parameters", "_modules", "_buffers")
+        }
+        found[f"{name}: attributes"] = {
+            key: repr(value) for key, value in own.items() if key not in hooks
+        }
+        found[f"{name}: hooks"] = {
+            key: list(vars(module)[key].items()) for key in hooks if vars(module)[key]
+        }
         found[f"{name}: class"] = type(module), list(module._modules), list(module._parameters)
-        found[f"{name}: buffers"] = {key: None if b is None else b.clone() for key, b in module._buffers.items()}
+        found[f"{name}: buffers"] = {
+            key: None if b is None else b.clone() for key, b in module._buffers.items()
+        }
         weights = {key: value for key, value in module._parameters.items() if value is not None}
-        found[f"{name}: parameters"] = {key: (id(w), w.requires_grad, w.dtype) for key, w in weights.items()}
+        found[f"{name}: parameters"] = {
+            key: (id(w), w.requires_grad, w.dtype) for key, w in weights.items()
+        }
     return found
 
 
@@ -206,7 +259,8 @@ def equal(one: Any, two: Any) -> bool:
 
 @every_method
 @pytest.mark.parametrize(
-    ("family", "dropout"), [("bert", "shared"), ("bert", "off"), *((family, "fresh") for family in FAMILIES)]
+    ("family", "dropout"),
+    [("bert", "shared"), ("bert", "off"), *((family, "fresh") for family in FAMILIES)],
 )
 def test_the_model_is_left_as_it_was(name: str, family: str, dropout: str) -> None:
     options = {"dropout": dropout} if "dropout" in make(name).options() else {}
@@ -244,14 +298,18 @@ def test_the_model_is_left_as_it_was_when_a_pass_fails(name: str, family: str) -
 @every_method
 @every_family
 def test_what_is_frozen_stays_frozen(name: str, family: str) -> None:
-    """The embeddings and the first layer: δ's gradient passes through the one and past the other."""
+    """The embeddings and the first layer: δ's gradient passes through the one and past the
+    other.
+    """
     method, task, batch = setting(name, family)
     frozen = {n for n, value in task.model.named_parameters() if not value.requires_grad}
     for n, value in task.model.named_parameters():
         if "embed" in n or "wte" in n or "shared" in n or ".0." in n:
             value.requires_grad_(False)
             frozen.add(n)
-    values = {n: value.detach().clone() for n, value in task.model.named_parameters() if n in frozen}
+    values = {
+        n: value.detach().clone() for n, value in task.model.named_parameters() if n in frozen
+    }
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
     for epoch in epochs_of(name):
         step(method, task, batch, epoch=epoch)
@@ -269,7 +327,9 @@ def test_what_is_frozen_stays_frozen(name: str, family: str) -> None:
 @every_method
 @two_families
 def test_only_backward_leaves_gradients(name: str, family: str) -> None:
-    """Neither the ascent nor a look at the clean prediction may: with `backward` cut, parameters have no gradient."""
+    """Neither the ascent nor a look at the clean prediction may: with `backward` cut, parameters
+    have no gradient.
+    """
     method, task, batch = setting(name, family)
     for epoch in epochs_of(name):
         step(method, task, batch, epoch=epoch, backward=lambda loss: None)
@@ -279,10 +339,14 @@ def test_only_backward_leaves_gradients(name: str, family: str) -> None:
 @every_method
 @two_families
 def test_no_prediction_outlives_its_step(name: str, family: str) -> None:
-    """Nor waits for the garbage collector: a cycle would keep a whole graph, and confuse CUDA graphs."""
+    """Nor waits for the garbage collector: a cycle would keep a whole graph, and confuse CUDA
+    graphs.
+    """
     method, task, batch = setting(name, family)
     made: list[weakref.ref[Tensor]] = []
-    task.model.register_forward_hook(lambda module, inputs, output: made.append(weakref.ref(output.logits)))
+    task.model.register_forward_hook(
+        lambda module, inputs, output: made.append(weakref.ref(output.logits))
+    )
     gc.disable()
     try:
         for epoch in epochs_of(name):
@@ -302,16 +366,26 @@ def test_gradients_are_added_to_those_that_are_there(name: str) -> None:
     for value in task.model.parameters():
         value.grad = torch.ones_like(value)
     step(method, task, batch)
-    assert close({n: value - 1 for n, value in gradients(task.model).items() if n in alone}, alone, 1e-9)
+    assert close(
+        {n: value - 1 for n, value in gradients(task.model).items() if n in alone}, alone, 1e-9
+    )
 
 
 # ---- (d) the ball
 
-SHAPES = [{"norm": norm, "scope": scope} for norm in ("l2", "linf") for scope in ("sample", "token")]
-ENDS = [{"step_end": "rescale"}, {"start": "normal", "start_scale": 1.0}, {"step_rule": "gradient", "step_size": 50.0}]
+SHAPES = [
+    {"norm": norm, "scope": scope} for norm in ("l2", "linf") for scope in ("sample", "token")
+]
+ENDS = [
+    {"step_end": "rescale"},
+    {"start": "normal", "start_scale": 1.0},
+    {"step_rule": "gradient", "step_size": 50.0},
+]
 
 
-BOUNDED = [name for name in METHODS if name != "simcut"]  # which takes embeddings away, whatever their size
+BOUNDED = [
+    name for name in METHODS if name != "simcut"
+]  # which takes embeddings away, whatever their size
 
 
 def accepts(name: str, options: dict[str, Any]) -> bool:
@@ -325,7 +399,12 @@ def accepts(name: str, options: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("family", "name", "options"),
     [(family, name, {}) for family in FAMILIES for name in BOUNDED]
-    + [("bert", name, options) for options in SHAPES + ENDS for name in BOUNDED if accepts(name, options)],
+    + [
+        ("bert", name, options)
+        for options in SHAPES + ENDS
+        for name in BOUNDED
+        if accepts(name, options)
+    ],
 )
 def test_perturbations_stay_inside_their_ball_and_off_the_padding(
     family: str, name: str, options: dict[str, Any]
@@ -342,7 +421,10 @@ def test_perturbations_stay_inside_their_ball_and_off_the_padding(
                 assert not bool(delta[~real].any())
                 for sample, mask in zip(delta, real, strict=True):
                     pieces = [sample[mask]] if scope == "sample" else sample[mask]
-                    sizes = [float(piece.abs().max() if norm == "linf" else piece.norm()) for piece in pieces]
+                    sizes = [
+                        float(piece.abs().max() if norm == "linf" else piece.norm())
+                        for piece in pieces
+                    ]
                     seen = max(seen, *sizes)
                     assert max(sizes) <= radius + 1e-9 + 1e-6 * radius
     assert (seen > 0.5 * radius) == (radius > 0)  # and it makes use of its ball
@@ -362,7 +444,9 @@ def _ball(method: Method) -> tuple[float, str, str]:
 @two_families
 def test_a_checkpoint_repeats_the_next_step_exactly(name: str, family: str, tmp_path: Path) -> None:
     method, task, batch = setting(name, family)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.3)  # so that some predictions are right
+    optimizer = torch.optim.SGD(
+        task.model.parameters(), lr=0.3
+    )  # so that some predictions are right
     for epoch in (0, 0, 1):
         step(method, task, batch, epoch=epoch)
         optimizer.step()
@@ -378,7 +462,9 @@ def test_a_checkpoint_repeats_the_next_step_exactly(name: str, family: str, tmp_
         again = descended(deepcopy(fresh), task, batch, epoch=epoch, seed=epoch)
         assert all(torch.equal(again[n], value) for n, value in expected.items())
         if method.state().tensors:  # and without the checkpoint it would be another step
-            assert not close(descended(deepcopy(forgetful), task, batch, epoch=epoch, seed=epoch), expected)
+            assert not close(
+                descended(deepcopy(forgetful), task, batch, epoch=epoch, seed=epoch), expected
+            )
 
 
 @every_method
@@ -389,7 +475,10 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
         if option in method.options():
             changed = make(name, **{option: other})
             ready(changed, task, batch)
-            with pytest.raises(ValueError, match=rf"options of {name} differ from the checkpoint's: {option} .* → 0"):
+            with pytest.raises(
+                ValueError,
+                match=rf"options of {name} differ from the checkpoint's: {option} .* → 0",
+            ):
                 load_method(changed, tmp_path)
     wrong = make("r3f" if name == "standard" else "standard")
     with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.name}"):
@@ -410,7 +499,9 @@ STILL: dict[str, dict[str, Any]] = {
 
 @every_method
 @two_families
-def test_a_ball_of_radius_zero_is_standard_training(name: str, family: str, copies: Copies | None) -> None:
+def test_a_ball_of_radius_zero_is_standard_training(
+    name: str, family: str, copies: Copies | None
+) -> None:
     if copies is not None:
         copies.differ = False
     method, task, batch = setting(name, family, **STILL.get(name, {"radius": 0.0}))
@@ -502,11 +593,16 @@ def test_gradients_are_exchanged_once_for_each_update_and_last_of_all(name: str)
         assert len(told) == (1 + method.options()["ascent_steps"] if name == "freelb" else updates)
 
 
-def counted(method: Method, task: ModelTask, batch: Batch, epoch: int) -> tuple[float, float]:
-    """Passes of one step in units of the batch, counted on the model and on the two ways to differentiate."""
+def counted(method: Method, task: HFModelView, batch: Batch, epoch: int) -> tuple[float, float]:
+    """Passes of one step in units of the batch, counted on the model and on the two ways to
+    differentiate.
+    """
     events: list[str] = []
-    plain: Callable[..., Any] = ModelTask.gradient
-    task.gradient = lambda objective, delta: (events.append("gradient"), plain(task, objective, delta))[1]  # type: ignore[method-assign]
+    plain: Callable[..., Any] = HFModelView.gradient
+    task.gradient = lambda objective, delta: (
+        events.append("gradient"),
+        plain(task, objective, delta),
+    )[1]  # type: ignore[method-assign]
     with watched(task.model) as passes:
         step(method, task, batch, epoch=epoch, backward=heard(events))
     return sum(one.rows for one in passes) / len(batch["input_ids"]), float(len(events))
@@ -542,7 +638,9 @@ def test_a_cycle_costs_the_passes_of_the_table(name: str, family: str) -> None:
 @every_method
 @pytest.mark.parametrize("ways", [{}, {"fuse": False}, {"dropout": "shared"}, {"ascent_steps": 0}])
 def test_a_method_says_what_it_costs(name: str, ways: dict[str, Any]) -> None:
-    method, task, batch = setting(name, "bert", **{k: v for k, v in ways.items() if k in make(name).options()})
+    method, task, batch = setting(
+        name, "bert", **{k: v for k, v in ways.items() if k in make(name).options()}
+    )
     cycle = getattr(method, "refresh_every", 1)
     counts = [counted(method, task, batch, epoch) for epoch in range(cycle)]
     said = method.passes()
@@ -606,7 +704,9 @@ def test_four_micro_batches_of_one_train_as_one_batch_of_four(
     name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sentences differ in length, so a mean of means would be another number."""
-    if family == "marian":  # its two streams are drawn one after the other, and do not line up between micro-batches
+    if (
+        family == "marian"
+    ):  # its two streams are drawn one after the other, and do not line up between micro-batches
         content_noise(monkeypatch)
     whole, parts = (train(name, family, tmp_path, size, 4 // size) for size in (4, 1))
     assert whole.state.global_step == parts.state.global_step == 4
@@ -630,14 +730,16 @@ def test_a_plain_loop_trains_as_the_trainer_does(
     orders: list[list[int]] = []
     stepped = AdversarialTrainer.training_step
 
-    def training_step(self: AdversarialTrainer, model: nn.Module, inputs: Batch, *args: Any) -> Tensor:
+    def training_step(
+        self: AdversarialTrainer, model: nn.Module, inputs: Batch, *args: Any
+    ) -> Tensor:
         orders.append(inputs["sample_id"].tolist())
         return stepped(self, model, inputs, *args)
 
     monkeypatch.setattr(AdversarialTrainer, "training_step", training_step)
     trainer = train(name, family, tmp_path, 4)
     assert len(orders) == 4
-    method, task, data = make(name), ModelTask(model_for(name, family)), batch_of(family, 8)
+    method, task, data = make(name), HFModelView(model_for(name, family)), batch_of(family, 8)
     ready(method, task, data, seed=11)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.02)
 
@@ -658,7 +760,9 @@ def test_a_plain_loop_trains_as_the_trainer_does(
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(name: str, tmp_path: Path) -> None:
     straight = train(name, "bert", tmp_path / "straight", 4)
     train(name, "bert", tmp_path / "cut", 4, save_strategy="steps", save_steps=3)
-    resumed = train(name, "bert", tmp_path / "cut", 4, resume=str(tmp_path / "cut" / "checkpoint-3"))
+    resumed = train(
+        name, "bert", tmp_path / "cut", 4, resume=str(tmp_path / "cut" / "checkpoint-3")
+    )
     assert resumed.state.global_step == 4
     assert all(torch.equal(value, weights(straight)[n]) for n, value in weights(resumed).items())
 
@@ -671,12 +775,16 @@ def test_the_trainer_refreshes_archs_cache_in_epochs_zero_two_and_four(tmp_path:
     assert [one.rows for one in passes] == survey + refresh + reuse + refresh + reuse + refresh
 
 
-def test_the_trainer_holds_r4fs_head_from_the_first_step_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_holds_r4fs_head_from_the_first_step_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(SETTINGS, "r3f", {"spectral": True})
     model, norms = exact("bert"), []
     with torch.no_grad():
         model.classifier.weight.mul_(10)
-    model.register_forward_pre_hook(lambda *_: norms.append(torch.linalg.matrix_norm(model.classifier.weight, 2)))
+    model.register_forward_pre_hook(
+        lambda *_: norms.append(torch.linalg.matrix_norm(model.classifier.weight, 2))
+    )
     train("r3f", "bert", tmp_path, 4, model=model)
     assert len(norms) >= 4
     assert all(float(norm.detach()) <= 1 + 1e-6 for norm in norms[-4:])

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advreg.core.checks import check_choice, check_not_negative, check_positive, check_share, check_whole
+from advreg.core.checks import (
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_whole,
+)
 
 
 def test_a_choice_that_is_not_offered_is_refused_with_the_choices():

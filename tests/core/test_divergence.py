@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from advreg.core import divergence as divergences
-from advreg.core.divergence import Divergence, Prediction, divergence, kl, squared_error, symmetric_kl, widen
+from advreg.core.divergence import (
+    Divergence,
+    Prediction,
+    divergence,
+    kl,
+    squared_error,
+    symmetric_kl,
+    widen,
+)
 from padded import few
 
 Measure = Callable[[Tensor, Tensor], Tensor]
@@ -73,7 +81,10 @@ both = pytest.mark.parametrize(
 @few
 @given(rows=two_rows())
 def test_values_agree_with_the_sum_in_double_precision(
-    rows: tuple[list[float], list[float]], measure: Measure, naive: Callable[..., float], wide: Measure
+    rows: tuple[list[float], list[float]],
+    measure: Measure,
+    naive: Callable[..., float],
+    wide: Measure,
 ) -> None:
     value = measure(torch.tensor(rows[0]), torch.tensor(rows[1])).item()
     assert value == pytest.approx(naive(*rows), rel=1e-4, abs=1e-4)
@@ -83,7 +94,10 @@ def test_values_agree_with_the_sum_in_double_precision(
 @few
 @given(rows=two_rows())
 def test_gradients_agree_with_double_precision(
-    rows: tuple[list[float], list[float]], measure: Measure, naive: Callable[..., float], wide: Measure
+    rows: tuple[list[float], list[float]],
+    measure: Measure,
+    naive: Callable[..., float],
+    wide: Measure,
 ) -> None:
     clean, perturbed = torch.tensor(rows[0]), torch.tensor(rows[1])
     expected = gradients(wide, clean.double(), perturbed.double())
@@ -94,14 +108,20 @@ def test_gradients_agree_with_double_precision(
 @both
 @pytest.mark.parametrize(("clean", "perturbed"), FAR_APART)
 def test_logits_far_apart_have_finite_values_and_finite_gradients(
-    clean: list[float], perturbed: list[float], measure: Measure, naive: Callable[..., float], wide: Measure
+    clean: list[float],
+    perturbed: list[float],
+    measure: Measure,
+    naive: Callable[..., float],
+    wide: Measure,
 ) -> None:
     rows = torch.tensor(clean), torch.tensor(perturbed)
     assert measure(*rows).item() == pytest.approx(naive(clean, perturbed), rel=1e-5, abs=1e-5)
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(measure, *rows))
 
 
-def test_the_divergence_of_certain_and_opposite_predictions_is_the_gap_between_their_logits() -> None:
+def test_the_divergence_of_certain_and_opposite_predictions_is_the_gap_between_their_logits() -> (
+    None
+):
     clean, perturbed = torch.tensor([200.0, 0.0]), torch.tensor([0.0, 200.0])
     assert kl(clean, perturbed).item() == pytest.approx(200)
     assert symmetric_kl(clean, perturbed).item() == pytest.approx(200)
@@ -112,28 +132,44 @@ def test_the_divergence_of_certain_and_opposite_predictions_is_the_gap_between_t
 
 @pytest.mark.parametrize("prediction", ["classes", "labels", "value"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_widened_before_anything_is_computed(dtype: torch.dtype, prediction: Prediction) -> None:
+def test_half_precision_is_widened_before_anything_is_computed(
+    dtype: torch.dtype, prediction: Prediction
+) -> None:
     clean, perturbed = (torch.randn(4, 3).to(dtype) * 20 for _ in range(2))
     value = divergence(clean, perturbed, "kl", prediction)
     assert value.dtype == torch.float32
-    torch.testing.assert_close(value, divergence(clean.float(), perturbed.float(), "kl", prediction), rtol=0, atol=0)
+    torch.testing.assert_close(
+        value, divergence(clean.float(), perturbed.float(), "kl", prediction), rtol=0, atol=0
+    )
 
 
-def test_float16_logits_far_apart_are_told_apart_from_their_float64_values_by_rounding_only() -> None:
-    clean, perturbed = torch.tensor([200.0, 0.0, 1.0]).half(), torch.tensor([1.0, 180.0, 0.0]).half()
-    assert kl(clean, perturbed).item() == pytest.approx(naive_kl(clean.tolist(), perturbed.tolist()), rel=1e-5)
+def test_float16_logits_far_apart_are_told_apart_from_their_float64_values_by_rounding_only() -> (
+    None
+):
+    clean, perturbed = (
+        torch.tensor([200.0, 0.0, 1.0]).half(),
+        torch.tensor([1.0, 180.0, 0.0]).half(),
+    )
+    assert kl(clean, perturbed).item() == pytest.approx(
+        naive_kl(clean.tolist(), perturbed.tolist()), rel=1e-5
+    )
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients(kl, clean, perturbed))
 
 
 def test_double_precision_stays_double() -> None:
     assert widen(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
-    rows = torch.tensor([0.3, 0.1], dtype=torch.float64), torch.tensor([0.3, 0.1 + 1e-6], dtype=torch.float64)
+    rows = (
+        torch.tensor([0.3, 0.1], dtype=torch.float64),
+        torch.tensor([0.3, 0.1 + 1e-6], dtype=torch.float64),
+    )
     assert kl(*rows).item() == pytest.approx(naive_kl(rows[0].tolist(), rows[1].tolist()), rel=1e-3)
 
 
 @few
 @given(two_rows())
-def test_the_symmetric_divergence_is_the_mean_of_both_directions(rows: tuple[list[float], list[float]]) -> None:
+def test_the_symmetric_divergence_is_the_mean_of_both_directions(
+    rows: tuple[list[float], list[float]],
+) -> None:
     clean, perturbed = torch.tensor(rows[0]), torch.tensor(rows[1])
     mean = (kl(clean, perturbed) + kl(perturbed, clean)) / 2
     torch.testing.assert_close(symmetric_kl(clean, perturbed), mean, **CLOSE)
@@ -157,7 +193,9 @@ def test_a_constant_added_to_all_logits_changes_nothing_and_equal_predictions_do
     wide: Measure,
 ) -> None:
     clean, perturbed = torch.tensor(rows[0]), torch.tensor(rows[1])
-    torch.testing.assert_close(measure(clean + shift, perturbed), measure(clean, perturbed), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        measure(clean + shift, perturbed), measure(clean, perturbed), rtol=1e-3, atol=1e-3
+    )
     torch.testing.assert_close(measure(clean, clean + shift), torch.tensor(0.0), **CLOSE)
 
 
@@ -169,11 +207,15 @@ def test_each_item_has_a_number_of_its_own(kind: Divergence) -> None:
         [naive(*pair) for pair in zip(*rows, strict=True)]
         for rows in zip(clean.tolist(), perturbed.tolist(), strict=True)
     ]
-    torch.testing.assert_close(divergence(clean, perturbed, kind, "classes"), torch.tensor(expected))
+    torch.testing.assert_close(
+        divergence(clean, perturbed, kind, "classes"), torch.tensor(expected)
+    )
 
 
 @pytest.mark.parametrize("kind", ["kl", "symmetric_kl"])
-def test_independent_labels_diverge_by_the_sum_of_their_yes_no_divergences(kind: Divergence) -> None:
+def test_independent_labels_diverge_by_the_sum_of_their_yes_no_divergences(
+    kind: Divergence,
+) -> None:
     clean, perturbed = 5 * torch.randn(4, 3), 5 * torch.randn(4, 3)
     naive = naive_kl if kind == "kl" else naive_symmetric_kl
     expected = [
@@ -185,14 +227,19 @@ def test_independent_labels_diverge_by_the_sum_of_their_yes_no_divergences(kind:
 
 def test_a_label_is_certain_on_both_sides_without_overflow() -> None:
     rows = torch.tensor([[200.0]]), torch.tensor([[-200.0]])
-    gradient = gradients(lambda clean, perturbed: divergence(clean, perturbed, "kl", "labels"), *rows)
+    gradient = gradients(
+        lambda clean, perturbed: divergence(clean, perturbed, "kl", "labels"), *rows
+    )
     assert divergence(*rows, "kl", "labels").item() == pytest.approx(200)
     torch.testing.assert_close(gradient[1], torch.tensor([[-1.0]]))  # σ(−200) − σ(200)
 
 
 @pytest.mark.parametrize("kind", ["kl", "symmetric_kl"])
 def test_regression_diverges_by_the_squared_difference_whatever_the_kind(kind: Divergence) -> None:
-    clean, perturbed = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[0.0, 4.0], [3.0, -3.0]])
+    clean, perturbed = (
+        torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
+        torch.tensor([[0.0, 4.0], [3.0, -3.0]]),
+    )
     assert divergence(clean, perturbed, kind, "value").tolist() == [5.0, 9.0]
 
 
@@ -209,9 +256,13 @@ def test_the_gradient_flows_through_both_predictions_unless_the_clean_one_is_det
     kind: Divergence, prediction: Prediction
 ) -> None:
     clean, perturbed = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
-    both_ways = torch.autograd.grad(divergence(clean, perturbed, kind, prediction).sum(), (clean, perturbed))
+    both_ways = torch.autograd.grad(
+        divergence(clean, perturbed, kind, prediction).sum(), (clean, perturbed)
+    )
     detached = torch.autograd.grad(
-        divergence(clean, perturbed, kind, prediction, detach_clean=True).sum(), (clean, perturbed), allow_unused=True
+        divergence(clean, perturbed, kind, prediction, detach_clean=True).sum(),
+        (clean, perturbed),
+        allow_unused=True,
     )
     assert both_ways[0].abs().min() > 0
     assert detached[0] is None
@@ -221,7 +272,9 @@ def test_the_gradient_flows_through_both_predictions_unless_the_clean_one_is_det
 # ---- more logits than are taken at once
 
 
-def many(seed: int, rows: int, classes: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def many(
+    seed: int, rows: int, classes: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = 4 * torch.randn(2, rows, 2, classes, generator=generator, dtype=torch.float64)
     return drawn[0].to(dtype), drawn[1].to(dtype)
@@ -229,7 +282,12 @@ def many(seed: int, rows: int, classes: int, dtype: torch.dtype = torch.float64)
 
 @both
 @few
-@given(seed=st.integers(0, 99), rows=st.integers(1, 7), classes=st.integers(2, 6), at_once=st.integers(1, 20))
+@given(
+    seed=st.integers(0, 99),
+    rows=st.integers(1, 7),
+    classes=st.integers(2, 6),
+    at_once=st.integers(1, 20),
+)
 def test_taking_the_rows_in_parts_changes_neither_values_nor_gradients(
     measure: Measure, naive: object, wide: Measure, seed: int, rows: int, classes: int, at_once: int
 ) -> None:
@@ -287,13 +345,19 @@ def test_nothing_of_the_size_of_the_logits_is_kept_for_the_backward_pass_but_the
     monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 8)
     clean, perturbed = (logits.requires_grad_() for logits in many(3, 6, 4, torch.float32))
     kept: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: kept.append(saved) or saved, lambda saved: saved
+    ):
         measure(clean, perturbed)
     large = [saved for saved in kept if saved.numel() >= clean.numel()]
-    assert sorted(saved.data_ptr() for saved in large) == sorted([clean.data_ptr(), perturbed.data_ptr()])
+    assert sorted(saved.data_ptr() for saved in large) == sorted(
+        [clean.data_ptr(), perturbed.data_ptr()]
+    )
 
 
-def test_a_detached_clean_prediction_gets_no_gradient_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detached_clean_prediction_gets_no_gradient_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 8)
     clean, perturbed = (logits.requires_grad_() for logits in many(4, 6, 4))
     divergence(clean, perturbed, "kl", "classes", detach_clean=True).sum().backward()

@@ -24,12 +24,17 @@ from padded import (
     sides,
 )
 
-TWO_STREAMS = {"encoder": random_samples([3, 1], seed=0), "decoder": random_samples([2, 4], seed=1, width=2)}
+TWO_STREAMS = {
+    "encoder": random_samples([3, 1], seed=0),
+    "decoder": random_samples([2, 4], seed=1, width=2),
+}
 
 
 @few
 @given(lengths, seeds, sides, st.integers(0, 3))
-def test_rows_are_laid_at_the_real_tokens_in_reading_order(sizes: list[int], seed: int, side: Side, extra: int) -> None:
+def test_rows_are_laid_at_the_real_tokens_in_reading_order(
+    sizes: list[int], seed: int, side: Side, extra: int
+) -> None:
     samples = random_samples(sizes, seed)
     expected, mask = padded(samples, side, extra)
     assert torch.equal(scatter_real(torch.cat(samples), mask), expected)
@@ -43,7 +48,9 @@ def test_rows_skip_a_hole_in_the_mask() -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 7.0])
-def test_whatever_stands_on_padding_is_wiped_and_the_rest_is_left_bit_for_bit(side: Side, junk: float) -> None:
+def test_whatever_stands_on_padding_is_wiped_and_the_rest_is_left_bit_for_bit(
+    side: Side, junk: float
+) -> None:
     samples = random_samples([2, 4, 1], seed=3)
     values, mask = padded(samples, side, extra=2, fill=junk)
     clean, _ = padded(samples, side, extra=2)
@@ -52,9 +59,15 @@ def test_whatever_stands_on_padding_is_wiped_and_the_rest_is_left_bit_for_bit(si
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, 7.0])
 def test_a_map_cannot_perturb_padding(junk: float) -> None:
-    delta = perturbation(TWO_STREAMS, side="left", extra=1).map(lambda values, _: torch.full_like(values, junk))
+    delta = perturbation(TWO_STREAMS, side="left", extra=1).map(
+        lambda values, _: torch.full_like(values, junk)
+    )
     assert not on_padding(delta).any()
-    assert all(((value == junk) | value.isnan()).all() for stream in TWO_STREAMS for value in real(delta, stream))
+    assert all(
+        ((value == junk) | value.isnan()).all()
+        for stream in TWO_STREAMS
+        for value in real(delta, stream)
+    )
 
 
 def test_a_map_sees_each_stream_with_its_own_mask() -> None:
@@ -95,7 +108,9 @@ def test_a_leaf_is_cut_from_its_history_and_shares_no_memory() -> None:
     assert bool((delta.values["tokens"] == 2).all())
 
 
-def test_collected_gradients_are_those_of_the_backward_passes_added_up_and_zero_where_there_was_none() -> None:
+def test_collected_gradients_are_those_of_the_backward_passes_added_up_and_zero_where_there_was_none() -> (
+    None
+):
     leaf = perturbation(TWO_STREAMS).leaf()
     (3 * leaf.values["encoder"]).sum().backward()
     (2 * leaf.values["encoder"]).sum().backward()
@@ -133,7 +148,10 @@ def test_where_takes_whole_samples_from_one_or_the_other_in_every_stream() -> No
 def test_the_sentence_norm_counts_real_tokens_of_all_streams(
     sizes: list[int], seed: int, side: Side, extra: int
 ) -> None:
-    streams = {"encoder": random_samples(sizes, seed), "decoder": random_samples(sizes[::-1], seed + 1, width=2)}
+    streams = {
+        "encoder": random_samples(sizes, seed),
+        "decoder": random_samples(sizes[::-1], seed + 1, width=2),
+    }
     expected = [
         math.sqrt(sum(x * x for sample in pair for row in sample.tolist() for x in row))
         for pair in zip(streams["encoder"], streams["decoder"], strict=True)

@@ -44,7 +44,9 @@ def test_an_empty_memory_refreshes_until_it_has_seen_an_epoch_and_then_as_one_th
 
 @pytest.mark.parametrize("every", [0, -15, 1.5])
 def test_a_gap_that_is_no_whole_number_of_epochs_is_refused(every: float) -> None:
-    with pytest.raises(ValueError, match=rf"refresh_every must be a whole number of 1 or more, .* got {every}"):
+    with pytest.raises(
+        ValueError, match=rf"refresh_every must be a whole number of 1 or more, .* got {every}"
+    ):
         RefreshEvery(every)  # type: ignore[arg-type]
 
 
@@ -89,7 +91,8 @@ def test_a_run_that_goes_on_after_its_plan_keeps_the_last_weight(ramp: str) -> N
 @pytest.mark.parametrize("onset", [Onset(0.5), Onset(ramp="linear")])
 def test_an_onset_without_a_plan_says_how_to_give_one(onset: Onset) -> None:
     with pytest.raises(
-        ValueError, match=r"start_at and ramp need the number of planned updates; pass Clock\(epoch, step,"
+        ValueError,
+        match=r"start_at and ramp need the number of planned updates; pass Clock\(epoch, step,",
     ):
         onset.weight(1.0, Clock(0, 0))
 
@@ -97,5 +100,7 @@ def test_an_onset_without_a_plan_says_how_to_give_one(onset: Onset) -> None:
 def test_an_onset_refuses_bad_values() -> None:
     with pytest.raises(ValueError, match="start_at must be at least 0 and below 1, got 1"):
         Onset(1.0)
-    with pytest.raises(ValueError, match="ramp must be one of constant, linear, share, got 'cosine'"):
+    with pytest.raises(
+        ValueError, match="ramp must be one of constant, linear, share, got 'cosine'"
+    ):
         Onset(ramp="cosine")  # type: ignore[arg-type]

@@ -27,10 +27,14 @@ def test_keys_differ_by_each_part_and_by_their_order() -> None:
     assert not torch.equal(keys, combined(parts[:, None], parts[None, :], 8))
 
 
-def test_uniform_numbers_are_spread_evenly_over_the_unit_interval_and_do_not_follow_their_neighbours() -> None:
+def test_uniform_numbers_are_spread_evenly_over_the_unit_interval_and_do_not_follow_their_neighbours() -> (
+    None
+):
     drawn = uniform(torch.arange(100_000))
     assert float(drawn.min()) >= 0
     assert float(drawn.max()) < 1
     counts = torch.histc(drawn, 100, 0, 1)
-    assert float(((counts - 1000) ** 2 / 1000).sum()) < 150  # χ² of 99 degrees of freedom, above it 0.07 % of the time
+    assert (
+        float(((counts - 1000) ** 2 / 1000).sum()) < 150
+    )  # χ² of 99 degrees of freedom, above it 0.07 % of the time
     assert abs(float(torch.corrcoef(torch.stack([drawn[1:], drawn[:-1]]))[0, 1])) < 0.02

@@ -11,7 +11,9 @@ sizes, worlds = st.integers(0, 60), st.integers(1, 9)
 
 
 @given(sizes, worlds)
-def test_every_sample_belongs_to_one_process_and_shards_differ_by_one_sample_at_most(size: int, world: int) -> None:
+def test_every_sample_belongs_to_one_process_and_shards_differ_by_one_sample_at_most(
+    size: int, world: int
+) -> None:
     shards = [Shard(size, rank, world) for rank in range(world)]
     assert sorted(index for shard in shards for index in shard.ids) == list(range(size))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
@@ -36,7 +38,9 @@ def test_what_is_owned_is_what_the_shard_lists(size: int, world: int, data: st.D
 def test_shards_of_twice_as_many_processes_are_halves(size: int, world: int) -> None:
     for rank in range(world):
         halves = [Shard(size, half, 2 * world) for half in (rank, rank + world)]
-        assert sorted(index for half in halves for index in half.ids) == list(Shard(size, rank, world).ids)
+        assert sorted(index for half in halves for index in half.ids) == list(
+            Shard(size, rank, world).ids
+        )
 
 
 def test_processes_that_do_not_exist_are_refused() -> None:

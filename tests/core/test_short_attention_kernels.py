@@ -1,4 +1,6 @@
-"""The kernels of attention over short rows, against matrix products: on a GPU, or run by Triton's interpreter."""
+"""The kernels of attention over short rows, against matrix products: on a GPU, or run by Triton's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from torch import Tensor
 from advreg.core.short_attention import LONGEST, WIDTHS
 from attention_rows import drawn_mask, drawn_states
 
-kernels: Any = pytest.importorskip("advreg.core.short_attention_kernels", reason="Triton is made for Linux")
+kernels: Any = pytest.importorskip(
+    "advreg.core.short_attention_kernels", reason="Triton is made for Linux"
+)
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # tests/conftest.py asks for the interpreter
+DEVICE = (
+    "cuda" if torch.cuda.is_available() else "cpu"
+)  # tests/conftest.py asks for the interpreter
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3}
 
 
@@ -32,7 +38,9 @@ def check(states: list[Tensor], mask: Tensor | None, causal: bool) -> None:
     torch.testing.assert_close(out, expected, **close)
     torch.testing.assert_close(total, expected_total, **close)
     found = computed("backward", gradient, q, k, v, mask, total, causal, scale)
-    slopes = torch.ops.advreg.short_attention_backward(gradient, q, k, v, mask, expected_total, causal, scale)
+    slopes = torch.ops.advreg.short_attention_backward(
+        gradient, q, k, v, mask, expected_total, causal, scale
+    )
     for slope, other in zip(found, slopes, strict=True):
         torch.testing.assert_close(slope, other, **close)
 
@@ -58,11 +66,17 @@ def test_heads_may_have_any_width_that_is_promised(width: int) -> None:
 
 
 def test_the_longest_row_fits() -> None:
-    check(drawn_states(1, LONGEST, LONGEST, heads=1, width=16), drawn_mask(1, LONGEST, LONGEST), causal=False)
+    check(
+        drawn_states(1, LONGEST, LONGEST, heads=1, width=16),
+        drawn_mask(1, LONGEST, LONGEST),
+        causal=False,
+    )
 
 
 def test_states_may_be_views_of_one_tensor() -> None:
-    """As of a projection that makes queries, keys and values together; heads first, as transformers has them."""
+    """As of a projection that makes queries, keys and values together; heads first, as transformers
+    has them.
+    """
     packed = drawn_states(2, 5, 5, heads=6, width=16)[0]
     q, k, v = (part.transpose(1, 2).transpose(1, 2) for part in packed.chunk(3, dim=2))
     assert not q.is_contiguous()
@@ -70,7 +84,10 @@ def test_states_may_be_views_of_one_tensor() -> None:
 
 
 def test_a_query_that_sees_no_key_gets_zeros() -> None:
-    states, mask = drawn_states(1, 3, 4, heads=1, width=16), torch.ones(1, 1, 3, 4, dtype=torch.bool)
+    states, mask = (
+        drawn_states(1, 3, 4, heads=1, width=16),
+        torch.ones(1, 1, 3, 4, dtype=torch.bool),
+    )
     mask[:, :, 1] = False
     check(states, mask, causal=False)
     out, _ = computed("forward", *states, mask, False, 0.4)
@@ -80,5 +97,7 @@ def test_a_query_that_sees_no_key_gets_zeros() -> None:
 def test_entries_of_a_head_that_do_not_lie_side_by_side_are_refused() -> None:
     q, k, v = drawn_states(1, 4, 4, heads=1, width=16)
     apart = q.transpose(-1, 1).contiguous().transpose(-1, 1)
-    with pytest.raises(ValueError, match="entries of a head must lie side by side, got a stride of 4"):
+    with pytest.raises(
+        ValueError, match="entries of a head must lie side by side, got a stride of 4"
+    ):
         kernels.forward(apart, k, v, None, False, 0.4)

@@ -28,7 +28,9 @@ CASES: list[tuple[str, Any]] = [
 
 
 def logits_of(rows: int, scale: float = 2.0, seed: int = 0) -> Tensor:
-    return scale * torch.randn(rows, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return scale * torch.randn(
+        rows, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def uniforms_of(rows: int, draws: int, first: int = 0) -> Tensor:
@@ -58,7 +60,9 @@ def test_a_whole_prediction_gives_the_exact_divergence() -> None:
     then, now = logits_of(5), logits_of(5, seed=1)
     sketch = Whole(V)
     parts = sketch.encode(then, uniforms_of(5, 0))
-    assert torch.allclose(sketch.divergence(parts, now), exact_kl(torch.softmax(then, -1), now), atol=1e-12)
+    assert torch.allclose(
+        sketch.divergence(parts, now), exact_kl(torch.softmax(then, -1), now), atol=1e-12
+    )
     half = sketch.divergence(kept(sketch, parts), now)
     assert torch.allclose(half, exact_kl(torch.softmax(then, -1), now), atol=2e-3)
 
@@ -77,12 +81,18 @@ def test_values_are_kept_in_float32_and_compared_by_the_squared_error() -> None:
     then = torch.tensor([[70_000.0], [1.5]], dtype=torch.float64)
     sketch = Values(1)
     parts = kept(sketch, sketch.encode(then, uniforms_of(2, 0)))
-    assert torch.allclose(sketch.divergence(parts, then + 2), torch.full((2,), 4.0, dtype=torch.float64))
+    assert torch.allclose(
+        sketch.divergence(parts, then + 2), torch.full((2,), 4.0, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("sketch", [Whole(V), Whole(V, "labels"), Lumped(V, 4), Drawn(V, 4, 2)])
-def test_what_was_never_written_gives_finite_numbers_and_no_gradient_where_it_is_masked(sketch: Sketch) -> None:
-    parts = {name: torch.zeros(3, width, dtype=dtype) for name, (width, dtype) in sketch.fields.items()}
+def test_what_was_never_written_gives_finite_numbers_and_no_gradient_where_it_is_masked(
+    sketch: Sketch,
+) -> None:
+    parts = {
+        name: torch.zeros(3, width, dtype=dtype) for name, (width, dtype) in sketch.fields.items()
+    }
     point = logits_of(3, scale=30.0).requires_grad_()
     found = sketch.divergence(parts, point)
     assert bool(found.isfinite().all())
@@ -117,7 +127,9 @@ def test_the_lumped_divergence_is_that_of_k_plus_one_outcomes() -> None:
 
 
 @pytest.mark.parametrize("sketch", [Lumped(V, V), Drawn(V, V, 3)])
-def test_with_all_entries_in_it_a_sketch_gives_the_exact_divergence_and_gradient(sketch: Sketch) -> None:
+def test_with_all_entries_in_it_a_sketch_gives_the_exact_divergence_and_gradient(
+    sketch: Sketch,
+) -> None:
     then, now = logits_of(6), logits_of(6, seed=1)
     parts = sketch.encode(then, uniforms_of(6, sketch.draws))
     q = torch.softmax(then, -1)
@@ -153,7 +165,9 @@ def test_a_tail_far_below_the_resolution_of_the_whole_still_has_its_gradient() -
 
 @pytest.mark.parametrize(("name", "scale"), CASES)
 def test_the_drawn_divergence_and_its_gradient_are_unbiased(name: str, scale: float) -> None:
-    """The mean over many sketches lies within four standard errors of the exact value, also along fixed directions."""
+    """The mean over many sketches lies within four standard errors of the exact value, also along
+    fixed directions.
+    """
     many, draws = 10_000, 3
     then, now = logits_of(1, scale), logits_of(1, seed=1)
     sketch = Drawn(V, 4, draws)
@@ -162,7 +176,9 @@ def test_the_drawn_divergence_and_its_gradient_are_unbiased(name: str, scale: fl
     q = torch.softmax(then, -1)
     directions = torch.randn(V, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     exact = (torch.softmax(now, -1) - q) @ directions
-    found = torch.cat([sketch.divergence(parts, rows)[:, None], slope(sketch, parts, rows) @ directions], 1)
+    found = torch.cat(
+        [sketch.divergence(parts, rows)[:, None], slope(sketch, parts, rows) @ directions], 1
+    )
     expected = torch.cat([exact_kl(q, now)[:, None], exact], 1)[0]
     error = found.std(0) / many**0.5
     assert bool(((found.mean(0) - expected).abs() <= 4 * error + 1e-12).all())
@@ -182,14 +198,18 @@ def test_a_prediction_that_is_sure_has_nothing_to_draw_and_that_is_no_error() ->
     sketch = Drawn(V, 1, 3)
     parts = sketch.encode(then, uniforms_of(2, 3))
     now = logits_of(2)
-    assert torch.allclose(sketch.divergence(parts, now), -torch.log_softmax(now, -1)[:, 7], atol=1e-6)
+    assert torch.allclose(
+        sketch.divergence(parts, now), -torch.log_softmax(now, -1)[:, 7], atol=1e-6
+    )
 
 
 def test_the_noise_of_the_drawn_tail_is_at_most_that_of_independent_draws() -> None:
     many, draws = 4000, 4
     then, now = logits_of(1), logits_of(1, seed=1)
     sketch = Drawn(V, 8, draws)
-    found = slope(sketch, sketch.encode(then.expand(many, V), uniforms_of(many, draws)), now.expand(many, V))
+    found = slope(
+        sketch, sketch.encode(then.expand(many, V), uniforms_of(many, draws)), now.expand(many, V)
+    )
     q = torch.softmax(then, -1)[0]
     tail = q.sort(descending=True).values[8:]
     independent = tail.sum() ** 2 * (1 - ((tail / tail.sum()) ** 2).sum()) / draws
@@ -218,11 +238,15 @@ def test_the_sum_of_other_entries_agrees_with_autograd_a_part_of_the_rows_at_a_t
     assert mine.grad is not None
     assert theirs.grad is not None
     assert torch.allclose(mine.grad, theirs.grad, atol=1e-14)
-    assert torch.autograd.gradcheck(lambda z: log_sum_of_others(z, entries), logits.clone().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda z: log_sum_of_others(z, entries), logits.clone().requires_grad_()
+    )
 
 
 @pytest.mark.parametrize("sketch", [Lumped(V, 4), Drawn(V, 4, 2)])
-def test_the_rows_of_a_part_are_kept_as_those_of_the_whole(sketch: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_part_are_kept_as_those_of_the_whole(
+    sketch: Sketch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logits, uniforms = logits_of(7), uniforms_of(7, sketch.draws)
     whole = sketch.encode(logits, uniforms)
     monkeypatch.setattr(divergences, "ENTRIES_AT_ONCE", 2 * V)
@@ -237,7 +261,10 @@ def test_half_precision_logits_are_compared_in_float32() -> None:
         found = sketch.divergence(parts, now)
         assert found.dtype == torch.float32
         assert torch.allclose(
-            found, sketch.divergence(sketch.encode(then.float(), uniforms_of(5, sketch.draws)), now.float())
+            found,
+            sketch.divergence(
+                sketch.encode(then.float(), uniforms_of(5, sketch.draws)), now.float()
+            ),
         )
 
 
@@ -270,10 +297,13 @@ def test_automatic_sketches_are_whole_up_to_512_outputs() -> None:
 
 def test_a_sketch_that_does_not_fit_the_outputs_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"top must be at most the 40 outputs of the model, got 41; use sketch='whole'"
+        ValueError,
+        match=r"top must be at most the 40 outputs of the model, got 41; use sketch='whole'",
     ):
         sketch_for("lumped", "classes", 40, 41, 4)
-    with pytest.raises(ValueError, match="sketch must be whole for several labels at once, got 'drawn'"):
+    with pytest.raises(
+        ValueError, match="sketch must be whole for several labels at once, got 'drawn'"
+    ):
         sketch_for("drawn", "labels", 600, 8, 4)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core import ball
@@ -17,16 +18,16 @@ from advreg.core.divergence import divergence
 from advreg.core.perturbation import Perturbation, scatter_real
 from advreg.core.schedule import Clock
 from advreg.core.short_attention import attend
-from advreg.hf.architectures import build_translator
-from advreg.hf.attention import short_attention
-from advreg.hf.compiling import compile_layers, compiled
-from advreg.hf.decoding import Decoding, decode
-from advreg.hf.finite import NonFiniteLossError
-from advreg.hf.head import IGNORED, cross_entropy
-from advreg.hf.masks import PADDED, padding_of
+from advreg.hf.guards.nonfinite import NonFiniteLossError
+from advreg.hf.patches.compile_layers import compile_layers, compiled
+from advreg.hf.patches.mask_sync import PADDED, padding_of
 from advreg.hf.survey import survey, to_device
-from advreg.hf.task import SAMPLE_ID, ModelTask
 from advreg.hf.trainer import AdversarialTrainer
+from advreg.hf.view.head import IGNORED, cross_entropy
+from advreg.hf.view.view import SAMPLE_ID, HFModelView
+from advreg.lab.kinds.architectures import build_translator
+from advreg.lab.kinds.attention import short_attention
+from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
@@ -35,7 +36,10 @@ from attention_rows import drawn_mask, drawn_states
 from observe import BadGradient, Weights
 from tiny_models import tiny, tiny_batch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
 
 CUDA = torch.device("cuda")
 OPTIONS = {"arch": {"cache_fraction": 0.5, "refresh_every": 2}}
@@ -43,14 +47,23 @@ OPTIONS = {"arch": {"cache_fraction": 0.5, "refresh_every": 2}}
 
 def samples(model, count=24):
     drawn = [tiny_batch(model, batch=1, seed=seed, lengths=[6 + seed % 4]) for seed in range(count)]
-    return [{name: value[0].tolist() for name, value in one.items() if name != "attention_mask"} for one in drawn]
+    return [
+        {name: value[0].tolist() for name, value in one.items() if name != "attention_mask"}
+        for one in drawn
+    ]
 
 
 def collate(rows):
     width = max(len(row["input_ids"]) for row in rows)
     ids = torch.tensor([row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows])
-    mask = torch.tensor([[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in rows])
-    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([row["labels"] for row in rows])}
+    mask = torch.tensor(
+        [[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in rows]
+    )
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": torch.tensor([row["labels"] for row in rows]),
+    }
 
 
 def trainer(folder, name, **arguments):
@@ -76,7 +89,10 @@ def test_every_method_trains_on_the_gpu_in_every_precision(tmp_path, name, preci
     losses = [line[logged] for line in run.state.log_history if logged in line]
     assert all(torch.isfinite(torch.tensor(losses)))
     assert losses[-1] < losses[0]
-    assert any(not torch.equal(value.cpu(), before[key].cpu()) for key, value in run.model.state_dict().items())
+    assert any(
+        not torch.equal(value.cpu(), before[key].cpu())
+        for key, value in run.model.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("name", list(registry))
@@ -92,20 +108,26 @@ def test_a_run_that_is_resumed_on_the_gpu_ends_where_it_would_have(tmp_path, nam
 @pytest.mark.parametrize("tier", get_args(Tier))
 def test_arch_computes_on_the_gpu_what_it_computes_on_the_cpu(monkeypatch, tier):
     rand = torch.rand
-    monkeypatch.setattr(torch, "rand", lambda *size, device, **kind: rand(*size, **kind).to(device))  # one generator
-    by_token = lambda draw, values, mask: scatter_real(draw(int(mask.sum()), values.shape[-1]), mask)  # noqa: E731
+    monkeypatch.setattr(
+        torch, "rand", lambda *size, device, **kind: rand(*size, **kind).to(device)
+    )  # one generator
+
+    def by_token(draw: Any, values: Tensor, mask: Tensor) -> Tensor:
+        return scatter_real(draw(int(mask.sum()), values.shape[-1]), mask)
+
     monkeypatch.setattr(ball, "_drawn", by_token)  # as on the CPU
     losses = {}
     for place in (torch.device("cpu"), CUDA):
         model = tiny("bert", dropout=0.0, dtype=torch.float64).to(place)
-        task, data = ModelTask(model), samples(model, 8)
+        task, data = HFModelView(model), samples(model, 8)
         method = create("arch", cache_fraction=0.5, refresh_every=2, cache_device=tier)
         method.prepare(survey(task, data, collate), seed=0, device=place)
         assert method.cache.device.type == place.type
         batch = to_device({**collate(data), "sample_id": torch.arange(8)}, place)
         torch.manual_seed(0)
         losses[place.type] = [
-            float(method.step(task, batch, Clock(epoch, epoch), lambda loss: None).loss) for epoch in range(2)
+            float(method.step(task, batch, Clock(epoch, epoch), lambda loss: None).loss)
+            for epoch in range(2)
         ]
     # the cache keeps float32 rows, hence not 1e-12
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-6)
@@ -113,16 +135,20 @@ def test_arch_computes_on_the_gpu_what_it_computes_on_the_cpu(monkeypatch, tier)
 
 def test_shared_masks_make_the_clean_and_the_unperturbed_pass_equal_on_the_gpu():
     model = tiny("bert", dropout=0.3).to(CUDA)
-    task, batch = ModelTask(model), to_device(collate(samples(model, 8)), CUDA)
+    task, batch = HFModelView(model), to_device(collate(samples(model, 8)), CUDA)
     with task.dropout("shared"):
         assert torch.equal(task.peek(batch), task.peek(batch, task.zeros(batch)))
     with task.dropout("fresh"):
         assert not torch.equal(task.peek(batch), task.peek(batch))
 
 
-@pytest.mark.parametrize("noise", [ball.uniform_noise, lambda values, mask: ball.normal_noise(values, mask, 0.5)])
+@pytest.mark.parametrize(
+    "noise", [ball.uniform_noise, lambda values, mask: ball.normal_noise(values, mask, 0.5)]
+)
 def test_noise_drawn_on_the_gpu_follows_the_tokens_from_one_padding_side_to_the_other(noise):
-    right = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], dtype=torch.bool, device=CUDA)
+    right = torch.tensor(
+        [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], dtype=torch.bool, device=CUDA
+    )
     drawn = []
     for mask in (right, right.flip(1)):
         torch.manual_seed(3)
@@ -145,7 +171,14 @@ def test_every_tier_gives_the_gpu_the_same_bits_with_and_without_foresight(dtype
         return {"tokens": mask.to(CUDA)}
 
     caches = [
-        PerturbationCache(cached, size, {"tokens": lengths}, {"tokens": width}, dtype, Place(CUDA, tier, str(tmp_path)))
+        PerturbationCache(
+            cached,
+            size,
+            {"tokens": lengths},
+            {"tokens": width},
+            dtype,
+            Place(CUDA, tier, str(tmp_path)),
+        )
         for tier in get_args(Tier)
     ]
     for epoch in range(3):
@@ -163,7 +196,9 @@ def test_every_tier_gives_the_gpu_the_same_bits_with_and_without_foresight(dtype
                 reads.append(cache.read(now.to(CUDA), zeros).values["tokens"])
                 if following is not None and epoch > 0:
                     cache.expect(following)
-                torch.randn(2000, 2000, device=CUDA).matmul(torch.randn(2000, 2000, device=CUDA))  # keep it busy
+                torch.randn(2000, 2000, device=CUDA).matmul(
+                    torch.randn(2000, 2000, device=CUDA)
+                )  # keep it busy
             assert reads[0].any()
             assert torch.equal(reads[0], reads[1])
             assert torch.equal(reads[0], reads[2])
@@ -175,7 +210,9 @@ def test_a_cache_outside_the_device_takes_no_memory_on_it_but_the_means():
     for tier in get_args(Tier):
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
-        cache = PerturbationCache(torch.arange(20_000), 20_000, lengths, {"tokens": 256}, "float16", Place(CUDA, tier))
+        cache = PerturbationCache(
+            torch.arange(20_000), 20_000, lengths, {"tokens": 256}, "float16", Place(CUDA, tier)
+        )
         taken[tier] = torch.cuda.memory_allocated() - before
         del cache
     rows, means = 20_000 * 32 * 256 * 2, 20_000 * 256 * 4
@@ -193,7 +230,9 @@ def test_a_beam_search_leaves_the_memory_it_took_to_others():
 
 
 def cache_of_eight() -> PerturbationCache:
-    return PerturbationCache(torch.arange(4), 8, {"encoder": torch.full((8,), 3)}, {"encoder": 2}, place=Place(CUDA))
+    return PerturbationCache(
+        torch.arange(4), 8, {"encoder": torch.full((8,), 3)}, {"encoder": 2}, place=Place(CUDA)
+    )
 
 
 def like(length: int) -> Perturbation:
@@ -201,7 +240,9 @@ def like(length: int) -> Perturbation:
     return Perturbation({"encoder": torch.zeros(2, length, 2, device=CUDA)}, {"encoder": mask})
 
 
-@pytest.mark.parametrize("look", [PerturbationCache.settle, lambda cache: cache.find(torch.tensor([0, 1]), like(3))])
+@pytest.mark.parametrize(
+    "look", [PerturbationCache.settle, lambda cache: cache.find(torch.tensor([0, 1]), like(3))]
+)
 def test_a_wrong_batch_is_named_when_the_next_one_comes_or_the_state_is_saved(look):
     cache = cache_of_eight()
     cache.find(torch.tensor([0, 5]), like(4), at_once=False)
@@ -235,7 +276,9 @@ def test_a_compiled_divergence_of_a_vocabulary_is_exact(kind):
         slopes = torch.autograd.grad(found.sum(), (clean, perturbed))
         exact = divergence(clean.double(), perturbed.double(), kind, "classes")
         assert torch.allclose(found.double(), exact, rtol=1e-4)
-        for slope, expected in zip(slopes, torch.autograd.grad(exact.sum(), (clean, perturbed)), strict=True):
+        for slope, expected in zip(
+            slopes, torch.autograd.grad(exact.sum(), (clean, perturbed)), strict=True
+        ):
             assert torch.allclose(slope.float(), expected.float(), rtol=2e-2, atol=1e-6)
 
 
@@ -247,7 +290,10 @@ def test_a_compiled_divergence_of_a_vocabulary_keeps_no_copy_of_the_logits(kind)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         found = compiled(divergence)(clean, perturbed, kind, "classes", False)
-        kept, forward = (count() - before for count in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated))
+        kept, forward = (
+            count() - before
+            for count in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
+        )
         slopes = torch.autograd.grad(found.sum(), (clean, perturbed))
         backward = torch.cuda.max_memory_allocated() - before
         del slopes
@@ -259,14 +305,19 @@ def test_a_compiled_divergence_of_a_vocabulary_keeps_no_copy_of_the_logits(kind)
 def logits_of_several_sizes():
     torch.manual_seed(0)
     for rows in (512, 768, 640):  # the third finds graphs for any number of rows
-        yield [torch.randn(rows, 10_000, device=CUDA, dtype=torch.bfloat16).requires_grad_() for _ in range(2)]
+        yield [
+            torch.randn(rows, 10_000, device=CUDA, dtype=torch.bfloat16).requires_grad_()
+            for _ in range(2)
+        ]
 
 
 def test_a_compiled_cross_entropy_of_a_vocabulary_is_exact():
     torch.manual_seed(0)
     for rows in (512, 768, 640):
         logits = torch.randn(rows, 10_000, device=CUDA, dtype=torch.bfloat16).requires_grad_()
-        labels = torch.randint(10_000, (rows,), device=CUDA).masked_fill_(torch.rand(rows, device=CUDA) < 0.2, IGNORED)
+        labels = torch.randint(10_000, (rows,), device=CUDA).masked_fill_(
+            torch.rand(rows, device=CUDA) < 0.2, IGNORED
+        )
         found = compiled(cross_entropy)(logits, labels, 0.1)
         (slope,) = torch.autograd.grad(found, logits)
         exact = cross_entropy(logits.double(), labels, 0.1)
@@ -283,12 +334,21 @@ def test_compiled_layers_train_a_translator_in_half_precision_as_it_trains_witho
         model = build_translator("transformer-small", 2000, dropout=0.0).to(CUDA)
         if is_compiled:
             compile_layers(model)
-        task = ModelTask(model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16))
-        method, optimizer = create("smart", radius=0.1, ascent_steps=2), torch.optim.Adam(model.parameters(), 1e-3)
+        task = HFModelView(
+            model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16)
+        )
+        method, optimizer = (
+            create("smart", radius=0.1, ascent_steps=2),
+            torch.optim.Adam(model.parameters(), 1e-3),
+        )
         losses[is_compiled] = []
         for number in range(12):
             ids = torch.arange(3, 3 + 8 * (2 + number % 3), device=CUDA).view(8, -1)
-            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.flip(1)}
+            batch = {
+                "input_ids": ids,
+                "attention_mask": torch.ones_like(ids),
+                "labels": ids.flip(1),
+            }
             losses[is_compiled].append(float(method.step(task, batch, Clock(0, number)).loss))
             optimizer.step()
             optimizer.zero_grad()
@@ -297,7 +357,9 @@ def test_compiled_layers_train_a_translator_in_half_precision_as_it_trains_witho
 
 
 class QuietAfter(TrainerCallback):
-    """After some updates, what makes the host wait for the GPU is an error, until one more was made."""
+    """After some updates, what makes the host wait for the GPU is an error, until one more was
+    made.
+    """
 
     def __init__(self, updates):
         self.updates = updates
@@ -306,9 +368,13 @@ class QuietAfter(TrainerCallback):
         torch.cuda.set_sync_debug_mode("error" if state.global_step == self.updates else "default")
 
 
-@pytest.mark.parametrize("name", [name for name in registry if name != "standard"])  # the stock step waits
+@pytest.mark.parametrize(
+    "name", [name for name in registry if name != "standard"]
+)  # the stock step waits
 def test_no_update_waits_for_the_gpu(tmp_path, name):
-    near = {"accelerator_config": {"non_blocking": True}}  # else a batch that is copied waits for all before it
+    near = {
+        "accelerator_config": {"non_blocking": True}
+    }  # else a batch that is copied waits for all before it
     run = trainer(tmp_path, name, max_steps=6, logging_strategy="no", save_strategy="no", **near)
     run.add_callback(QuietAfter(4))  # ARCH has refreshed its cache
     try:
@@ -325,7 +391,9 @@ def test_no_step_of_a_translator_waits_for_the_gpu(name, is_compiled):
     model = build_translator("transformer-small", 2000, dropout=0.1).to(CUDA)
     if is_compiled:
         compile_layers(model)
-    task = ModelTask(model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16))
+    task = HFModelView(
+        model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16)
+    )
     method = create(name)
     batches = [tiny_batch(model, seed=seed, lengths=[9 + seed, 5, 7]) for seed in range(3)]
     ready = [{**to_device(batch, CUDA), PADDED: padding_of(batch)} for batch in batches]
@@ -342,7 +410,9 @@ def test_no_step_of_a_translator_waits_for_the_gpu(name, is_compiled):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("length", [7, 32, 128, 130])  # no kernel for the last, nor for float64
 def test_short_attention_on_a_gpu_is_that_of_matrix_products(length, dtype):
-    states = [each.to(CUDA, dtype).requires_grad_() for each in drawn_states(3, length, length, 2, 64)]
+    states = [
+        each.to(CUDA, dtype).requires_grad_() for each in drawn_states(3, length, length, 2, 64)
+    ]
     exact = [each.detach().cpu().double().requires_grad_() for each in states]
     for mask, causal in ((drawn_mask(3, length, length), False), (None, True)):
         near = None if mask is None else mask.to(CUDA)
@@ -363,8 +433,13 @@ def test_a_translator_learns_as_much_with_short_attention(is_compiled):
         if is_compiled:
             torch._dynamo.reset()
             compile_layers(model)
-        task = ModelTask(model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16))
-        method, optimizer = create("smart", radius=0.1, ascent_steps=2), torch.optim.Adam(model.parameters(), 1e-3)
+        task = HFModelView(
+            model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16)
+        )
+        method, optimizer = (
+            create("smart", radius=0.1, ascent_steps=2),
+            torch.optim.Adam(model.parameters(), 1e-3),
+        )
         losses[is_short] = []
         with short_attention(model) if is_short else nullcontext():
             for number in range(12):
@@ -377,13 +452,17 @@ def test_a_translator_learns_as_much_with_short_attention(is_compiled):
 
 
 @pytest.mark.parametrize("name", ["smart", "freelb", "freeat"])
-def test_an_ascent_that_is_not_finite_on_the_gpu_stops_the_run_before_it_reaches_a_weight(tmp_path, name, monkeypatch):
+def test_an_ascent_that_is_not_finite_on_the_gpu_stops_the_run_before_it_reaches_a_weight(
+    tmp_path, name, monkeypatch
+):
     run, weights = trainer(tmp_path, name, logging_strategy="no", save_strategy="no"), Weights()
     direction = Ascent.direction
 
     def spoilt(ascent, gradient, ball):
         spoils = run.state.global_step == 2
-        return direction(ascent, gradient.map(lambda values, _: values / 0) if spoils else gradient, ball)
+        return direction(
+            ascent, gradient.map(lambda values, _: values / 0) if spoils else gradient, ball
+        )
 
     monkeypatch.setattr(Ascent, "direction", spoilt)
     run.add_callback(weights)
@@ -391,13 +470,26 @@ def test_an_ascent_that_is_not_finite_on_the_gpu_stops_the_run_before_it_reaches
         run.train()
     assert all(bool(torch.isfinite(value).all()) for value in run.model.parameters())
     if name != "freeat":  # which has made a finite update in that step
-        assert all(torch.equal(value, weights.seen[1][name]) for name, value in run.model.named_parameters())
+        assert all(
+            torch.equal(value, weights.seen[1][name])
+            for name, value in run.model.named_parameters()
+        )
 
 
-def test_a_gradient_that_is_not_finite_on_the_gpu_reaches_no_weight_and_is_named_by_its_step(tmp_path):
-    run, weights = trainer(tmp_path, "standard", logging_strategy="no", save_strategy="no"), Weights()
+def test_a_gradient_that_is_not_finite_on_the_gpu_reaches_no_weight_and_is_named_by_its_step(
+    tmp_path,
+):
+    run, weights = (
+        trainer(tmp_path, "standard", logging_strategy="no", save_strategy="no"),
+        Weights(),
+    )
     for callback in (weights, BadGradient(3)):
         run.add_callback(callback)
-    with pytest.raises(NonFiniteLossError, match=r"the gradient's norm is (inf|nan) at step 2 \(epoch 0\), sample ids"):
+    with pytest.raises(
+        NonFiniteLossError,
+        match=r"the gradient's norm is (inf|nan) at step 2 \(epoch 0\), sample ids",
+    ):
         run.train()
-    assert all(torch.equal(value, weights.seen[1][name]) for name, value in run.model.named_parameters())
+    assert all(
+        torch.equal(value, weights.seen[1][name]) for name, value in run.model.named_parameters()
+    )

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from advreg.core.ball import uniform_noise
-from advreg.hf.task import ModelTask
+from advreg.hf.view.view import HFModelView
 from tiny_models import tiny
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +17,9 @@ LENGTHS = (5, 9, 3)
 _WINDOW = (-1, 0)  # causal
 
 
-def varlen(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **ways: Any) -> tuple[Tensor, None]:
+def varlen(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **ways: Any
+) -> tuple[Tensor, None]:
     """Attention by torch's kernel for sequences of unequal length, (1, H, L, D) → (1, L, H, D)."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -38,13 +40,17 @@ def packed() -> dict[str, Any]:
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None].cuda()
     bounds = torch.tensor([0, *LENGTHS]).cumsum(0).int().cuda()
     labels = ids.masked_fill(positions == 0, -100)
-    sides = {f"cu_seq_lens_{side}": bounds for side in "qk"} | {f"max_length_{side}": max(LENGTHS) for side in "qk"}
+    sides = {f"cu_seq_lens_{side}": bounds for side in "qk"} | {
+        f"max_length_{side}": max(LENGTHS) for side in "qk"
+    }
     return {"input_ids": ids, "position_ids": positions, "labels": labels, **sides}
 
 
 def test_the_copies_of_packed_rows_are_equal_without_a_perturbation() -> None:
-    model = tiny("llama-lm", dropout=0.0, dtype=torch.bfloat16, attn_implementation="advreg_varlen").cuda()
-    task, batch = ModelTask(model), packed()
+    model = tiny(
+        "llama-lm", dropout=0.0, dtype=torch.bfloat16, attn_implementation="advreg_varlen"
+    ).cuda()
+    task, batch = HFModelView(model), packed()
     clean, perturbed = task.pair(batch, task.zeros(batch))
     assert torch.equal(clean, perturbed)
     noise = task.zeros(batch).map(uniform_noise)
@@ -53,8 +59,10 @@ def test_the_copies_of_packed_rows_are_equal_without_a_perturbation() -> None:
 
 
 def test_documents_of_packed_rows_do_not_see_each_other() -> None:
-    model = tiny("llama-lm", dropout=0.0, dtype=torch.bfloat16, attn_implementation="advreg_varlen").cuda()
-    task, batch = ModelTask(model), packed()
+    model = tiny(
+        "llama-lm", dropout=0.0, dtype=torch.bfloat16, attn_implementation="advreg_varlen"
+    ).cuda()
+    task, batch = HFModelView(model), packed()
     noise = task.zeros(batch).map(lambda values, mask: 0.5 * uniform_noise(values, mask))
     moved = task.peek(batch, noise)
     alone = tiny("llama-lm", dropout=0.0, dtype=torch.bfloat16).cuda()
@@ -62,7 +70,9 @@ def test_documents_of_packed_rows_do_not_see_each_other() -> None:
     for document, length in enumerate(LENGTHS):
         ids = batch["input_ids"][:, start : start + length]
         embedded = alone.get_input_embeddings()(ids)
-        embedded = (embedded + noise.values["tokens"][document : document + 1, :length]).to(torch.bfloat16)
+        embedded = (embedded + noise.values["tokens"][document : document + 1, :length]).to(
+            torch.bfloat16
+        )
         expected = alone(inputs_embeds=embedded).logits
         torch.testing.assert_close(moved[:, start : start + length], expected, atol=0.05, rtol=0.05)
         start += length

@@ -1,4 +1,6 @@
-"""Under torch.compile: the same numbers, a graph for each kind of pass and no more, and δ in every one that has it."""
+"""Under torch.compile: the same numbers, a graph for each kind of pass and no more, and δ in every
+one that has it.
+"""
 
 import gc
 import warnings
@@ -18,10 +20,10 @@ from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core.perturbation import Perturbation
 from advreg.hf.doctor import examine
-from advreg.hf.injection import InjectionError, is_compiled, uncompiled
-from advreg.hf.layerdrop import layers_kept
-from advreg.hf.task import ModelTask
+from advreg.hf.patches.layerdrop import layers_kept
 from advreg.hf.trainer import AdversarialTrainer
+from advreg.hf.view.injection import InjectionError, is_compiled, uncompiled
+from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, create, registry
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step
 from tiny_models import tiny, tiny_batch
@@ -29,29 +31,66 @@ from tiny_models import tiny, tiny_batch
 SETTINGS: dict[str, dict[str, Any]] = {
     "freeat": {"replays": 2, "radius": 0.05, "step_size": 0.03},
     "freelb": {"radius": 0.5, "ascent_steps": 2, "step_size": 0.3, "start_scale": 0.3},
-    "smart": {"radius": 0.5, "ascent_steps": 2, "step_size": 0.4, "proximal_weight": 0.5, "proximal_momentum": 0.5},
+    "smart": {
+        "radius": 0.5,
+        "ascent_steps": 2,
+        "step_size": 0.4,
+        "proximal_weight": 0.5,
+        "proximal_momentum": 0.5,
+    },
     "r3f": {"noise_scale": 0.1},
     "simcut": {"cut": 0.4},
     "temporal": {"weight": 3.0},
     "ols": {"weight": 3.0},
-    "arch": {"radius": 0.5, "ascent_steps": 2, "step_size": 0.4, "refresh_every": 2, "cache_fraction": 0.5},
+    "arch": {
+        "radius": 0.5,
+        "ascent_steps": 2,
+        "step_size": 0.4,
+        "refresh_every": 2,
+        "cache_fraction": 0.5,
+    },
 }
-# Kinds of passes: clean, perturbed, in the ascent, with averaged weights; ARCH's fused pass doubles the batch.
-KINDS = {"standard": 1, "freeat": 1, "freelb": 1, "r3f": 1, "smart": 4, "arch": 4, "simcut": 1, "temporal": 1, "ols": 1}
+# Kinds of passes: clean, perturbed, in the ascent, with averaged weights; ARCH's fused pass doubles
+# the batch.
+KINDS = {
+    "standard": 1,
+    "freeat": 1,
+    "freelb": 1,
+    "r3f": 1,
+    "smart": 4,
+    "arch": 4,
+    "simcut": 1,
+    "temporal": 1,
+    "ols": 1,
+}
 # The copies of R-Drop differ by dropout alone, for which compiled graphs draw other random numbers.
 COMPARED = [name for name in registry if name != "rdrop"]
-LENGTHS = (10, 10, 10, 10, 12, 11, 14, 13, 10, 17, 18, 19)  # as a batch is padded, step by step; an epoch each
+LENGTHS = (
+    10,
+    10,
+    10,
+    10,
+    12,
+    11,
+    14,
+    13,
+    10,
+    17,
+    18,
+    19,
+)  # as a batch is padded, step by step; an epoch each
 slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("graphs")
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+# the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()
 
 
 def method_of(name: str, **options: Any) -> Method:
     return create(name, **SETTINGS.get(name, {}) | options)
 
 
-def noise_of(task: ModelTask, batch: Batch, scale: float = 0.1) -> Perturbation:
+def noise_of(task: HFModelView, batch: Batch, scale: float = 0.1) -> Perturbation:
     generator = torch.Generator().manual_seed(0)
     return task.zeros(batch).map(
         lambda values, _: scale * torch.randn(values.shape, generator=generator, dtype=values.dtype)
@@ -63,12 +102,14 @@ def hooks(model: nn.Module) -> int:
 
 
 class Compiled:
-    """A model of a family, compiled, beside an equal one that is not; and how many graphs the one has become."""
+    """A model of a family, compiled, beside an equal one that is not; and how many graphs the one
+    has become.
+    """
 
     def __init__(self, family: str, backend: str = "aot_eager", **settings: Any) -> None:
         self.graphs = CompileCounterWithBackend(backend)
-        self.eager = ModelTask(exact(family, **settings))
-        self.task = ModelTask(torch.compile(exact(family, **settings), backend=self.graphs))
+        self.eager = HFModelView(exact(family, **settings))
+        self.task = HFModelView(torch.compile(exact(family, **settings), backend=self.graphs))
 
     @property
     def count(self) -> int:
@@ -76,7 +117,10 @@ class Compiled:
 
 
 def trained(
-    method: Method, task: ModelTask, batches: list[Batch], watch: Callable[[], None] = lambda: None
+    method: Method,
+    task: HFModelView,
+    batches: list[Batch],
+    watch: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Loss, gradients and weights of one step per batch, each in the next epoch."""
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05)
@@ -110,18 +154,30 @@ def require_equal(mine: list[Any], theirs: list[Any], tolerance: float) -> None:
     ("name", "family", "backend"),
     [
         *((name, "bert", "eager") for name in COMPARED if KINDS.get(name) == 1),
-        *(pytest.param(name, "bert", "aot_eager", marks=slow) for name in COMPARED if KINDS.get(name) != 1),
+        *(
+            pytest.param(name, "bert", "aot_eager", marks=slow)
+            for name in COMPARED
+            if KINDS.get(name) != 1
+        ),
         *(
             pytest.param(name, family, backend, marks=slow)
-            for family, backend in (("marian", "aot_eager"), ("t5", "aot_eager"), ("bert", "inductor"))
+            for family, backend in (
+                ("marian", "aot_eager"),
+                ("t5", "aot_eager"),
+                ("bert", "inductor"),
+            )
             for name in COMPARED
         ),
         pytest.param("smart", "gpt2", "aot_eager", marks=slow),
         pytest.param("smart", "marian", "inductor", marks=slow),
     ],
 )
-def test_a_method_computes_compiled_what_it_computes_eagerly(name: str, family: str, backend: str) -> None:
-    """The losses and gradients of a refresh and a reuse, with the weights moved between; float64, to 1e-9."""
+def test_a_method_computes_compiled_what_it_computes_eagerly(
+    name: str, family: str, backend: str
+) -> None:
+    """The losses and gradients of a refresh and a reuse, with the weights moved between; float64,
+    to 1e-9.
+    """
     pair = Compiled(family, backend)
     batches = [batch_of(family), batch_of(family)]
     with layers_kept():  # Marian draws for its layers otherwise, and noise would be other noise
@@ -132,7 +188,7 @@ def test_a_method_computes_compiled_what_it_computes_eagerly(name: str, family: 
 
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_the_copies_of_r_drop_differ_compiled_too(family: str) -> None:
-    task = ModelTask(torch.compile(tiny(family, dropout=0.1), backend="eager"))
+    task = HFModelView(torch.compile(tiny(family, dropout=0.1), backend="eager"))
     report = step(create("rdrop"), task, batch_of(family))
     assert float(report.penalty) > 1e-3
 
@@ -140,13 +196,17 @@ def test_the_copies_of_r_drop_differ_compiled_too(family: str) -> None:
 @slow
 @pytest.mark.parametrize("family", ["bert", "t5", "marian"])
 def test_each_stream_has_its_own_perturbation_in_every_kind_of_pass(family: str) -> None:
-    """Also where encoder and decoder are one module (T5, Marian): its first call is the encoder's."""
+    """Also where encoder and decoder are one module (T5, Marian): its first call is the
+    encoder's.
+    """
     pair, batch = Compiled(family, "eager"), batch_of(family)
     noise, zeros = noise_of(pair.eager, batch, 0.5), pair.eager.zeros(batch)
     clean = pair.eager.peek(batch)
     assert torch.allclose(pair.task.logits(batch), clean, atol=1e-9)
     for stream in noise.values:
-        alone = Perturbation({s: (noise if s == stream else zeros).values[s] for s in noise.values}, noise.masks)
+        alone = Perturbation(
+            {s: (noise if s == stream else zeros).values[s] for s in noise.values}, noise.masks
+        )
         expected = pair.eager.peek(batch, alone)
         assert not torch.allclose(expected, clean, atol=1e-3)
         for found in (
@@ -162,10 +222,16 @@ def test_each_stream_has_its_own_perturbation_in_every_kind_of_pass(family: str)
 # ---- graphs
 
 
-@pytest.mark.parametrize("name", ["freelb", *(pytest.param(name, marks=slow) for name in KINDS if name != "freelb")])
+@pytest.mark.parametrize(
+    "name", ["freelb", *(pytest.param(name, marks=slow) for name in KINDS if name != "freelb")]
+)
 @pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=slow)])
-def test_there_is_one_graph_for_each_kind_of_pass_and_one_more_once_lengths_vary(name: str, family: str) -> None:
-    """New perturbations, refreshes and reuses compile nothing; nor does any length after the first other one."""
+def test_there_is_one_graph_for_each_kind_of_pass_and_one_more_once_lengths_vary(
+    name: str, family: str
+) -> None:
+    """New perturbations, refreshes and reuses compile nothing; nor does any length after the first
+    other one.
+    """
     pair, counts = Compiled(family, "eager"), []
     batches = [batch_of(family, pad_to=length) for length in LENGTHS]
     trained(method_of(name), pair.task, batches, lambda: counts.append(pair.count))
@@ -188,12 +254,19 @@ def test_the_graph_of_a_probe_has_no_gradient_but_that_of_the_perturbation() -> 
     flags = {name: value.requires_grad for name, value in model.named_parameters()}
     model.classifier.bias.requires_grad_(False)
     flags["classifier.bias"] = False
-    eager, backend = ModelTask(model), aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward)
-    task = ModelTask(torch.compile(model, backend=backend))
+    eager, backend = (
+        HFModelView(model),
+        aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward),
+    )
+    task = HFModelView(torch.compile(model, backend=backend))
     target, found = eager.peek(batch).detach(), []
     for call in (eager.probe, task.probe, task.peek):
         point = noise_of(eager, batch, 0.5).leaf()
-        found.append(task.gradient(task.divergence(target, call(batch, point), batch, "kl"), point).values["tokens"])
+        found.append(
+            task.gradient(task.divergence(target, call(batch, point), batch, "kl"), point).values[
+                "tokens"
+            ]
+        )
     assert computed[0] == 1
     assert computed[1] > 20  # through the model as it is: the trained parameters' too
     assert torch.allclose(found[1], found[0], atol=1e-12)
@@ -216,7 +289,9 @@ def test_hooks_stay_on_a_compiled_model_until_they_are_released() -> None:
     pair.task.release()
     assert hooks(model) == 0
     before = pair.count
-    assert torch.allclose(pair.task.logits(batch, noise_of(pair.task, batch)), perturbed, atol=1e-9)  # now eager
+    assert torch.allclose(
+        pair.task.logits(batch, noise_of(pair.task, batch)), perturbed, atol=1e-9
+    )  # now eager
     assert pair.count == before
     assert hooks(model) == 0
 
@@ -226,19 +301,27 @@ def test_a_model_that_was_traced_before_its_hooks_came_is_not_trained_without_th
     model, batch = exact("bert"), batch_of("bert")
     compiled = torch.compile(model, backend="eager")
     compiled(**{name: batch[name] for name in ("input_ids", "attention_mask")})
-    task = ModelTask(compiled)
+    task = HFModelView(compiled)
     delta = noise_of(task, batch, 0.5)
-    with pytest.raises(InjectionError, match=r"called 0 times; a compiled model that ran before .*_dynamo\.reset\(\)"):
+    with pytest.raises(
+        InjectionError,
+        match=r"called 0 times; a compiled model that ran before .*_dynamo\.reset\(\)",
+    ):
         task.logits(batch, delta)
     torch._dynamo.reset()
-    assert torch.allclose(task.logits(batch, delta), ModelTask(model).logits(batch, delta), atol=1e-9)
+    assert torch.allclose(
+        task.logits(batch, delta), HFModelView(model).logits(batch, delta), atol=1e-9
+    )
 
 
 def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
     pair, batch = Compiled("bert", "eager"), batch_of("bert")
     task = pair.task
     inputs = task.inputs(batch)
-    with pytest.raises(InjectionError, match="was called 2 times"), task.injection.adding(noise_of(task, batch)):
+    with (
+        pytest.raises(InjectionError, match="was called 2 times"),
+        task.injection.adding(noise_of(task, batch)),
+    ):
         [task.wrapped(**inputs) for _ in range(2)]
     with pytest.raises(InjectionError, match="must have the embeddings' shape"):
         task.logits(batch, task.zeros(batch_of("bert", pad_to=12)))
@@ -248,9 +331,12 @@ def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
 
 def test_two_tasks_of_one_model_do_not_add_each_other_s_perturbations() -> None:
     pair, batch = Compiled("bert", "eager", num_labels=3), batch_of("bert")
-    other = ModelTask(pair.task.wrapped, site="block")
+    other = HFModelView(pair.task.wrapped, site="block")
     delta = noise_of(pair.eager, batch, 0.5)
-    for mine, reference in ((pair.task, pair.eager), (other, ModelTask(pair.eager.model, site="block"))):
+    for mine, reference in (
+        (pair.task, pair.eager),
+        (other, HFModelView(pair.eager.model, site="block")),
+    ):
         assert torch.allclose(mine.logits(batch, delta), reference.logits(batch, delta), atol=1e-9)
 
 
@@ -259,9 +345,9 @@ def test_a_graph_serves_the_next_model_only_at_the_same_site(sites: tuple[str, s
     """One after the other, as runs in one process are: the first is gone, its graphs are not."""
     batch, graphs = batch_of("bert"), []
     for site in sites:
-        eager = ModelTask(exact("bert"), site)
+        eager = HFModelView(exact("bert"), site)
         delta = noise_of(eager, batch)
-        task = ModelTask(torch.compile(exact("bert"), backend="eager"), site)
+        task = HFModelView(torch.compile(exact("bert"), backend="eager"), site)
         assert torch.allclose(task.logits(batch, delta), eager.logits(batch, delta), atol=1e-9)
         graphs.append(counters["stats"]["unique_graphs"])
         del task, eager
@@ -271,13 +357,19 @@ def test_a_graph_serves_the_next_model_only_at_the_same_site(sites: tuple[str, s
 
 def test_the_resolution_is_looked_at_once_and_outside_the_graph() -> None:
     model, batch = tiny("bert", dropout=0.0, dtype=torch.float16), tiny_batch("bert")
-    task = ModelTask(torch.compile(model, backend="eager", fullgraph=True))
+    task = HFModelView(torch.compile(model, backend="eager", fullgraph=True))
     said = []
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught, torch.no_grad():
             warnings.simplefilter("always")
             task.logits(batch, noise_of(task, batch, 1e-6))
-        said.append([str(w.message) for w in caught if "survives rounding to torch.float16" in str(w.message)])
+        said.append(
+            [
+                str(w.message)
+                for w in caught
+                if "survives rounding to torch.float16" in str(w.message)
+            ]
+        )
     assert len(said[0]) == 1
     assert said[1] == []
 
@@ -326,7 +418,9 @@ def checkpointed(model: Any) -> nn.Module:
 
 def adapted(model: Any) -> nn.Module:
     torch.manual_seed(0)
-    found: nn.Module = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"])).double()
+    found: nn.Module = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules=["query"])
+    ).double()
     return found
 
 
@@ -345,7 +439,7 @@ WAYS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[Any], nn.Module]]] =
 def test_smart_trains_alike_however_the_model_is_compiled(way: str, family: str) -> None:
     plain, compile_it = WAYS[way]
     batches = [batch_of(family)] * 2
-    eager, task = ModelTask(plain(exact(family))), ModelTask(compile_it(exact(family)))
+    eager, task = HFModelView(plain(exact(family))), HFModelView(compile_it(exact(family)))
     assert is_compiled(task.wrapped)
     expected = trained(method_of("smart"), eager, batches)
     require_equal(trained(method_of("smart"), task, batches), expected, 1e-9)
@@ -354,18 +448,20 @@ def test_smart_trains_alike_however_the_model_is_compiled(way: str, family: str)
 def test_autocast_goes_into_the_graph() -> None:
     model, batch = tiny("bert", dropout=0.0), tiny_batch("bert")
     eager, task = (
-        ModelTask(one, context=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+        HFModelView(one, context=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
         for one in (model, torch.compile(model, backend="eager"))
     )
     delta = noise_of(eager, batch)
     found, expected = task.logits(batch, delta), eager.logits(batch, delta)
     assert found.dtype == expected.dtype == torch.bfloat16
     assert torch.equal(found, expected)
-    assert not torch.equal(found.float(), ModelTask(model).logits(batch, delta))
+    assert not torch.equal(found.float(), HFModelView(model).logits(batch, delta))
 
 
 def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it() -> None:
-    """Whatever the length: graphs of varying lengths give up what they saved after one backward pass."""
+    """Whatever the length: graphs of varying lengths give up what they saved after one backward
+    pass.
+    """
     pair = Compiled("bert")
     found = []
     for length in (10, 11, 12, 13):
@@ -375,7 +471,9 @@ def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it(
             point = noise_of(task, batch, 0.5).leaf()
             target = pair.eager.peek(batch).detach()
             objective = task.divergence(target, task.probe(batch, point), batch, "kl")
-            found.append(task.gradient(objective * 1e306, point).values["tokens"])  # 2¹⁶ · 1e306 overflows
+            found.append(
+                task.gradient(objective * 1e306, point).values["tokens"]
+            )  # 2¹⁶ · 1e306 overflows
             assert task._inner_scale < 2.0**16
             task._inner_scale = 2.0**16
         assert torch.allclose(found[-2] / 1e306, found[-1] / 1e306, atol=1e-9)
@@ -387,7 +485,9 @@ def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it(
 def test_the_doctor_examines_a_compiled_model() -> None:
     found = examine(torch.compile(exact("bert"), backend="eager"))
     assert [finding for finding in found if not finding.passed] == []
-    assert {"hook fires once per pass", "fused pass equals two passes"} <= {finding.check for finding in found}
+    assert {"hook fires once per pass", "fused pass equals two passes"} <= {
+        finding.check for finding in found
+    }
 
 
 def test_what_was_compiled_is_found_inside() -> None:
@@ -398,7 +498,7 @@ def test_what_was_compiled_is_found_inside() -> None:
     for compiled in (whole, parts):
         assert is_compiled(compiled)
         assert uncompiled(compiled) is model
-    task = ModelTask(whole)
+    task = HFModelView(whole)
     assert task.model is model
     assert set(task.parameters()) == set(dict(model.named_parameters()))  # a checkpoint's names
 
@@ -418,8 +518,14 @@ class Look(TrainerCallback):
             raise ZeroDivisionError
 
 
-def trainer_of(folder: Path, method: Method, model: nn.Module, fail: bool = False, **fields: Any) -> tuple[Any, Look]:
-    settings: dict[str, Any] = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "save_strategy": "no"}
+def trainer_of(
+    folder: Path, method: Method, model: nn.Module, fail: bool = False, **fields: Any
+) -> tuple[Any, Look]:
+    settings: dict[str, Any] = {
+        "num_train_epochs": 4,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+    }
     settings |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
     look = Look(model, fail)
     trainer = AdversarialTrainer(
@@ -434,7 +540,9 @@ def trainer_of(folder: Path, method: Method, model: nn.Module, fail: bool = Fals
     return trainer, look
 
 
-@pytest.mark.parametrize("name", ["r3f", *(pytest.param(name, marks=slow) for name in KINDS if name != "r3f")])
+@pytest.mark.parametrize(
+    "name", ["r3f", *(pytest.param(name, marks=slow) for name in KINDS if name != "r3f")]
+)
 def test_the_trainer_trains_compiled_as_it_trains_eagerly(name: str, tmp_path: Path) -> None:
     weights: list[dict[str, Tensor]] = []
     for fields in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.task import ModelTask
+from advreg.hf.view.view import HFModelView
 from tiny_models import tiny, tiny_batch
 
 
 @pytest.fixture
 def counted() -> Any:
-    task, batch, count = ModelTask(tiny("bert", dropout=0.0)), tiny_batch("bert"), PassCount()
+    task, batch, count = HFModelView(tiny("bert", dropout=0.0)), tiny_batch("bert"), PassCount()
     return CountingTask(task, count), task, batch, count
 
 
@@ -71,8 +71,19 @@ def test_the_timer_counts_from_start_to_stop_only(monkeypatch: pytest.MonkeyPatc
     assert (timer.seconds, timer.updates) == (1.75, 2)
 
 
-def test_a_busy_moment_does_not_show_and_epochs_of_different_cost_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [5.0, 5.0, 90.0, 1.0, 1.0, 1.0, 70.0, 1.0]  # an epoch of three dear steps, one of five cheap ones
+def test_a_busy_moment_does_not_show_and_epochs_of_different_cost_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = [
+        5.0,
+        5.0,
+        90.0,
+        1.0,
+        1.0,
+        1.0,
+        70.0,
+        1.0,
+    ]  # an epoch of three dear steps, one of five cheap ones
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     timer = Timer()

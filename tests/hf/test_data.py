@@ -65,7 +65,11 @@ KINDS: dict[str, Any] = {
 
 def plain(sample: Any) -> dict[str, Any]:
     """The tokens and the label of a sample of any kind."""
-    fields = sample if isinstance(sample, Mapping) else {n: getattr(sample, n) for n in ("input_ids", "labels")}
+    fields = (
+        sample
+        if isinstance(sample, Mapping)
+        else {n: getattr(sample, n) for n in ("input_ids", "labels")}
+    )
     return {name: torch.as_tensor(value).long().tolist() for name, value in fields.items()}
 
 
@@ -79,14 +83,22 @@ def test_samples_of_any_kind_reach_the_collator_as_they_are_with_their_index_bes
     def collate(rows: Sequence[Any]) -> dict[str, Any]:
         kinds = {type(row) for row in rows}
         assert kinds == {type(data[0])}
-        assert not any("sample_id" in (row if isinstance(row, Mapping) else vars(Sample)) for row in rows)
+        assert not any(
+            "sample_id" in (row if isinstance(row, Mapping) else vars(Sample)) for row in rows
+        )
         return {"rows": torch.tensor([plain(row)["input_ids"][0] for row in rows])}
 
     loader: Any = DataLoader(
-        Identified(data), batch_size=4, shuffle=True, collate_fn=IdCollator(collate), num_workers=workers
+        Identified(data),
+        batch_size=4,
+        shuffle=True,
+        collate_fn=IdCollator(collate),
+        num_workers=workers,
     )
     found = {
-        int(number): int(row) for batch in loader for number, row in zip(batch["sample_id"], batch["rows"], strict=True)
+        int(number): int(row)
+        for batch in loader
+        for number, row in zip(batch["sample_id"], batch["rows"], strict=True)
     }
     assert found == {number: row["input_ids"][0] for number, row in enumerate(ROWS)}
 
@@ -114,18 +126,29 @@ def test_samples_are_taken_together_where_the_dataset_gives_them_together() -> N
     data = datasets.Dataset.from_list(ROWS)
     with patch.object(data, "__getitems__", wraps=data.__getitems__, create=True) as together:
         list(in_batches(Identified(data), IdCollator(Padded(0)), 5))
-    assert [call.args for call in together.call_args_list] == [([0, 1, 2, 3, 4],), ([5, 6, 7, 8, 9],)]
+    assert [call.args for call in together.call_args_list] == [
+        ([0, 1, 2, 3, 4],),
+        ([5, 6, 7, 8, 9],),
+    ]
 
 
-@pytest.mark.parametrize("data", [[{"input_ids": [5], "sample_id": 3}], [{"input_ids": [5], "sample_id": "q"}]])
+@pytest.mark.parametrize(
+    "data", [[{"input_ids": [5], "sample_id": 3}], [{"input_ids": [5], "sample_id": "q"}]]
+)
 def test_a_column_of_that_name_is_refused_by_methods_with_a_memory_alone(data: list[Any]) -> None:
     for kind in (data, datasets.Dataset.from_list(data)):
-        with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
+        with pytest.raises(
+            ValueError, match="must not have a column 'sample_id' of its own; rename it"
+        ):
             identified(kind, required=True).__getitems__([0])
         assert identified(kind).__getitems__([0]) == data
-    with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
+    with pytest.raises(
+        ValueError, match="must not have a column 'sample_id' of its own; rename it"
+    ):
         Identified(data).__getitems__([0])
-    assert IdCollator(lambda rows: {"ids": rows[0]["sample_id"]})(data) == {"ids": data[0]["sample_id"]}
+    assert IdCollator(lambda rows: {"ids": rows[0]["sample_id"]})(data) == {
+        "ids": data[0]["sample_id"]
+    }
 
 
 def test_a_dataset_gets_its_ids_once_and_one_without_a_length_gets_none() -> None:
@@ -139,7 +162,9 @@ def test_a_dataset_gets_its_ids_once_and_one_without_a_length_gets_none() -> Non
 
 def test_ids_survive_shuffling() -> None:
     torch.manual_seed(0)
-    loader = DataLoader(Identified(ROWS), batch_size=4, shuffle=True, collate_fn=IdCollator(Padded(0)))  # type: ignore[arg-type]
+    loader = DataLoader(
+        Identified(ROWS), batch_size=4, shuffle=True, collate_fn=IdCollator(Padded(0))
+    )  # type: ignore[arg-type]
     seen: list[int] = []
     for batch in loader:
         for index, tokens, mask in zip(
@@ -176,7 +201,9 @@ def test_a_batch_keeps_its_type_and_the_collator_its_batch() -> None:
     assert "sample_id" in batch
     assert "sample_id" not in made
     for other in ((torch.zeros(2), torch.ones(2)), [made]):
-        assert IdCollator(lambda rows, other=other: other)(Identified(ROWS).__getitems__([0])) is other  # type: ignore[misc]
+        assert (
+            IdCollator(lambda rows, other=other: other)(Identified(ROWS).__getitems__([0])) is other
+        )  # type: ignore[misc]
 
 
 @dataclass
@@ -199,11 +226,19 @@ def test_the_settings_of_a_collator_can_be_read_and_set_through_the_ids() -> Non
     assert inner.share == 0.3
     assert collator.describe() == "a tokenizer, 0.3"
     assert (collator.collator, collator.limits) == (inner, Limits(3, None))
-    for again in (copy.copy(collator), copy.deepcopy(collator), pickle.loads(pickle.dumps(collator))):
+    for again in (
+        copy.copy(collator),
+        copy.deepcopy(collator),
+        pickle.loads(pickle.dumps(collator)),
+    ):
         assert again.describe() == "a tokenizer, 0.3"
         assert again(ROWS[:2])["input_ids"].shape[0] == 2
     loader: Any = DataLoader(
-        Identified(ROWS), batch_size=5, collate_fn=collator, num_workers=1, multiprocessing_context="spawn"
+        Identified(ROWS),
+        batch_size=5,
+        collate_fn=collator,
+        num_workers=1,
+        multiprocessing_context="spawn",
     )
     assert [batch["sample_id"].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
@@ -223,7 +258,9 @@ def test_in_batches_gives_every_sample_in_order(size: int) -> None:
 
 
 def labelled(labels: Any, ids: Sequence[int] | None = (30, 31, 32)) -> dict[str, Any]:
-    return {"labels": torch.tensor(labels)} | ({} if ids is None else {"sample_id": torch.tensor(ids)})
+    return {"labels": torch.tensor(labels)} | (
+        {} if ids is None else {"sample_id": torch.tensor(ids)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +284,9 @@ def test_without_ids_the_row_is_named() -> None:
         Limits(3, None).check(labelled([0, 9, 0], None))
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 2], [-100, 0, 2], [[0, -100], [2, 1], [-100, -100]], [0.5, -7.0, 99.0]])
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2], [-100, 0, 2], [[0, -100], [2, 1], [-100, -100]], [0.5, -7.0, 99.0]]
+)
 def test_good_labels_pass_ignored_ones_and_scores_too(labels: Any) -> None:
     Limits(3, None).check(labelled(labels))
 
@@ -268,13 +307,17 @@ def test_the_collator_checks_what_it_made() -> None:
         ({"num_labels": 1}, None),
     ],
 )
-def test_classes_are_those_of_a_classification_head(settings: dict[str, Any], classes: int | None) -> None:
+def test_classes_are_those_of_a_classification_head(
+    settings: dict[str, Any], classes: int | None
+) -> None:
     assert Limits.of(tiny("bert", **settings)).classes == classes
 
 
 def test_word_classifiers_have_classes_and_language_models_have_none() -> None:
     assert Limits.of(BertForTokenClassification(tiny("bert").config)).classes == LABELS
-    assert {Limits.of(tiny(family)).classes for family in (*ENCODER_DECODERS, "gpt2-lm", "llama-lm")} == {None}
+    assert {
+        Limits.of(tiny(family)).classes for family in (*ENCODER_DECODERS, "gpt2-lm", "llama-lm")
+    } == {None}
 
 
 def test_a_model_without_a_config_has_no_limits() -> None:
@@ -297,11 +340,21 @@ def test_a_sample_is_named_by_whatever_ids_a_batch_has(ids: Any) -> None:
 
 # ---- lengths
 
-UNLIMITED = ("deberta-v2", "modernbert", "t5", "m2m100", "llama", "qwen", "llama-lm")  # no table of positions
+UNLIMITED = (
+    "deberta-v2",
+    "modernbert",
+    "t5",
+    "m2m100",
+    "llama",
+    "qwen",
+    "llama-lm",
+)  # no table of positions
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_longest_text_that_is_allowed_passes_through_the_model_and_the_next_does_not(family: str) -> None:
+def test_the_longest_text_that_is_allowed_passes_through_the_model_and_the_next_does_not(
+    family: str,
+) -> None:
     """RoBERTa, MPNet and BART lose rows of their table to an offset: 66 rows are 64 positions."""
     model = tiny(family).eval()
     limits = Limits.of(model)
@@ -310,7 +363,10 @@ def test_the_longest_text_that_is_allowed_passes_through_the_model_and_the_next_
     limits.check(batch)
     assert bool(torch.isfinite(model(**batch).loss))
     if limits.positions is not None:
-        longer = {name: torch.cat([batch[name], batch[name][:, -1:]], 1) for name in ("input_ids", "attention_mask")}
+        longer = {
+            name: torch.cat([batch[name], batch[name][:, -1:]], 1)
+            for name in ("input_ids", "attention_mask")
+        }
         with pytest.raises(ValueError, match="takes at most 64"):
             limits.check(longer)
         with pytest.raises((IndexError, RuntimeError)):
@@ -320,9 +376,7 @@ def test_the_longest_text_that_is_allowed_passes_through_the_model_and_the_next_
 def test_a_text_that_is_too_long_names_sample_length_and_remedy() -> None:
     batch = {**tiny_batch("bert", lengths=[3, 9, 5]), "sample_id": torch.tensor([4, 5, 6])}
     Limits(None, 9).check(batch)
-    message = (
-        r"sample id 5 has 9 tokens \(padded to 9\), but the model takes at most 8; .* truncation=True, max_length=8"
-    )
+    message = r"sample id 5 has 9 tokens \(padded to 9\), but the model takes at most 8; .* truncation=True, max_length=8"
     with pytest.raises(ValueError, match=message):
         Limits(None, 8).check(batch)
     batch.pop("attention_mask")
@@ -333,7 +387,9 @@ def test_a_text_that_is_too_long_names_sample_length_and_remedy() -> None:
 def test_a_target_that_is_too_long_is_named_too_but_many_labels_at_once_are_not() -> None:
     batch = {**tiny_batch("marian", lengths=[3, 5]), "sample_id": torch.tensor([4, 5])}
     batch["labels"] = torch.tensor([[7] * 9, [7] * 6 + [-100] * 3])
-    with pytest.raises(ValueError, match=r"sample id 4 has 9 target tokens \(padded to 9\), but .* at most 8"):
+    with pytest.raises(
+        ValueError, match=r"sample id 4 has 9 target tokens \(padded to 9\), but .* at most 8"
+    ):
         Limits(None, 8).check(batch)
     batch["labels"] = torch.rand(2, 9)  # several labels at once, one column each
     Limits(None, 8).check(batch)

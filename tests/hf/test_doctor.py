@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from advreg.core.perturbation import Perturbation
 from advreg.hf.doctor import Finding, examine, only, random_batch
-from advreg.hf.task import ModelTask
+from advreg.hf.view.view import HFModelView
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, lora_targets, tiny, tiny_batch
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -40,7 +40,9 @@ def require_healthy(model: Any, **ways: Any) -> None:
     assert failures(findings) == {}
     config = model.config if not hasattr(model, "get_base_model") else model.get_base_model().config
     streams = ("encoder", "decoder") if config.is_encoder_decoder else ("tokens",)
-    expected = [(stream, check) for stream in streams for check in PER_STREAM] + [("model", c) for c in PER_MODEL]
+    expected = [(stream, check) for stream in streams for check in PER_STREAM] + [
+        ("model", c) for c in PER_MODEL
+    ]
     assert sorted((finding.stream, finding.check) for finding in findings) == sorted(expected)
 
 
@@ -62,7 +64,9 @@ def test_every_family_is_healthy_with_lora(family: str) -> None:
     require_healthy(lora(tiny(family), lora_targets(family), fan_in_fan_out="gpt2" in family))
 
 
-@pytest.mark.parametrize(("family", "embedding"), [("bert", "word_embeddings"), ("t5", "shared"), ("gpt2", "wte")])
+@pytest.mark.parametrize(
+    ("family", "embedding"), [("bert", "word_embeddings"), ("t5", "shared"), ("gpt2", "wte")]
+)
 def test_lora_on_the_embedding_itself_is_healthy(family: str, embedding: str) -> None:
     require_healthy(lora(tiny(family), ["embed_tokens" if family == "t5" else embedding]))
 
@@ -71,7 +75,9 @@ def test_an_embedding_that_peft_keeps_a_copy_of_is_healthy() -> None:
     require_healthy(lora(tiny("bert"), ["query"], modules_to_save=["word_embeddings"]))
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CANNOT_CHECKPOINT])
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family not in CANNOT_CHECKPOINT]
+)
 def test_every_family_is_healthy_under_non_reentrant_checkpointing(family: str) -> None:
     model = tiny(family)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -108,7 +114,9 @@ def test_the_random_batch_fits_the_model_and_is_ragged(family: str) -> None:
     lengths = batch["attention_mask"].sum(1)
     assert len(set(lengths.tolist())) > 1
     assert torch.isfinite(model(**batch).loss)
-    special = {value for name, value in model.config.to_dict().items() if name.endswith("_token_id")}
+    special = {
+        value for name, value in model.config.to_dict().items() if name.endswith("_token_id")
+    }
     real = batch["input_ids"][batch["attention_mask"] == 1].tolist()
     assert not special & set(real)
     if family in CAUSAL_LMS + ENCODER_DECODERS:
@@ -120,13 +128,15 @@ def test_the_random_batch_fits_the_model_and_is_ragged(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["bart", "t5", "marian"])
 def test_after_resizing_each_stream_still_gets_its_own_perturbation(family: str) -> None:
-    """`resize_token_embeddings` leaves encoder and decoder one module, called twice: first by the encoder."""
+    """`resize_token_embeddings` leaves encoder and decoder one module, called twice: first by the
+    encoder.
+    """
     model = tiny(family, dropout=0.0)
     model.resize_token_embeddings(60, mean_resizing=False)
     shared = model.get_encoder().get_input_embeddings()
     assert shared is model.get_decoder().get_input_embeddings()
     require_healthy(model)
-    task, batch = ModelTask(model), tiny_batch(model)
+    task, batch = HFModelView(model), tiny_batch(model)
     torch.manual_seed(0)
     noise = task.zeros(batch).map(lambda values, _: torch.randn_like(values))
     zeros = task.zeros(batch)
@@ -134,13 +144,15 @@ def test_after_resizing_each_stream_still_gets_its_own_perturbation(family: str)
         assert torch.allclose(task.peek(batch, delta), by_embeddings(task, batch, delta), atol=1e-5)
 
 
-def by_embeddings(task: ModelTask, batch: dict[str, Tensor], delta: Perturbation) -> Tensor:
+def by_embeddings(task: HFModelView, batch: dict[str, Tensor], delta: Perturbation) -> Tensor:
     """The same by the other door: embeddings looked up and perturbed outside, and handed in."""
     model: Any = task.model
     tokens = task.tokens(batch)
     table = model.get_input_embeddings().weight
     streams = {stream: table[ids] + delta.values[stream] for stream, (ids, _) in tokens.items()}
-    streams["encoder"] *= getattr(model.get_encoder(), "embed_scale", 1.0)  # Marian's decoder scales by itself
+    streams["encoder"] *= getattr(
+        model.get_encoder(), "embed_scale", 1.0
+    )  # Marian's decoder scales by itself
     logits: Tensor = model(
         inputs_embeds=streams["encoder"],
         decoder_inputs_embeds=streams["decoder"],
@@ -174,7 +186,9 @@ class Deaf(transformers.BertForSequenceClassification):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, **inputs: Any) -> Any:
         self.get_input_embeddings()(input_ids)
-        return super().forward(inputs_embeds=torch.ones(*input_ids.shape, self.config.hidden_size), **inputs)
+        return super().forward(
+            inputs_embeds=torch.ones(*input_ids.shape, self.config.hidden_size), **inputs
+        )
 
 
 def test_a_model_that_does_not_use_its_embeddings_is_found_out() -> None:
@@ -241,7 +255,11 @@ def test_infinite_gradients_are_found_out() -> None:
 @pytest.mark.parametrize(
     ("family", "site", "reason"),
     [
-        ("bert", "bert.embedings", "is no module of BertForSequenceClassification.*bert.embeddings"),
+        (
+            "bert",
+            "bert.embedings",
+            "is no module of BertForSequenceClassification.*bert.embeddings",
+        ),
         ("bart", "model.encoder.embed_tokens", "each of the streams encoder, decoder"),
         ("bart", "encoder=model.encoder.embed_tokens", "encoder=module.name,decoder=module.name"),
         ("t5", "block", "no embedding block for stream 'encoder'"),

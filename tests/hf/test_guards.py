@@ -16,15 +16,18 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from advreg.hf.checkpoint import checkpoints
-from advreg.hf.finite import NonFiniteLossError
+from advreg.hf.checkpoint.state import checkpoints
+from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.methods import create
 from advreg.methods.base import StepReport
 from observe import BadGradient, Weights, reads_in_training
 from tiny_models import tiny
 from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
-SGD = {"optim": "sgd", "learning_rate": 0.1}  # Adam makes something of the rounding of a gradient that is zero
+SGD = {
+    "optim": "sgd",
+    "learning_rate": 0.1,
+}  # Adam makes something of the rounding of a gradient that is zero
 
 
 def method_of(name: str) -> Any:
@@ -32,7 +35,9 @@ def method_of(name: str) -> Any:
 
 
 def exact() -> Any:
-    """A model without dropout, in double precision: passes over other batches give the same numbers."""
+    """A model without dropout, in double precision: passes over other batches give the same
+    numbers.
+    """
     return tiny("bert", dropout=0.0, dtype=torch.float64)
 
 
@@ -52,14 +57,20 @@ def assert_same_up_to_rounding(one: dict[str, Tensor], other: dict[str, Tensor])
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(
     name: str, clip: float, tmp_path: Path
 ) -> None:
-    trainer = tiny_trainer(tmp_path, method_of(name), callbacks=[BadGradient(3)], max_grad_norm=clip)
-    with pytest.raises(NonFiniteLossError, match=r"gradient.* step 2 \(epoch 1\), sample ids \[\d, \d, \d, \d\]"):
+    trainer = tiny_trainer(
+        tmp_path, method_of(name), callbacks=[BadGradient(3)], max_grad_norm=clip
+    )
+    with pytest.raises(
+        NonFiniteLossError, match=r"gradient.* step 2 \(epoch 1\), sample ids \[\d, \d, \d, \d\]"
+    ):
         trainer.train()
     assert list(checkpoints(tmp_path)) == [2, 1]
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
 
 
-def test_a_gradient_that_is_not_finite_in_a_replay_of_freeat_stops_the_run_too(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_in_a_replay_of_freeat_stops_the_run_too(
+    tmp_path: Path,
+) -> None:
     trainer = tiny_trainer(tmp_path, create("freeat", replays=2), callbacks=[BadGradient(3)])
     told = r"the gradient is not finite in a replay; .* \(step 2 \(epoch 1\), sample ids \[\d, \d, \d, \d\]\)"
     with pytest.raises(NonFiniteLossError, match=told):
@@ -84,9 +95,15 @@ def test_the_samples_of_all_micro_batches_are_named(tmp_path: Path) -> None:
     assert len(batches) == 4
 
 
-def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_named(tmp_path: Path) -> None:
+def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_named(
+    tmp_path: Path,
+) -> None:
     trainer = tiny_trainer(
-        tmp_path, create("r3f"), per_device_train_batch_size=2, gradient_accumulation_steps=4, save_strategy="no"
+        tmp_path,
+        create("r3f"),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        save_strategy="no",
     )
     batches: list[list[int]] = []
     objective = trainer.method.objective
@@ -99,11 +116,15 @@ def test_of_the_micro_batches_of_an_update_the_one_whose_loss_is_not_finite_is_n
     trainer.method.objective = spoilt
     with pytest.raises(NonFiniteLossError) as caught:
         trainer.train()
-    assert f"the loss is inf at step 0 (epoch 0), sample ids {batches[1]}: task loss" in str(caught.value)
+    assert f"the loss is inf at step 0 (epoch 0), sample ids {batches[1]}: task loss" in str(
+        caught.value
+    )
     assert trainer.state.global_step == 0
 
 
-def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_an_update(tmp_path: Path) -> None:
+def test_a_step_waits_for_nothing_between_its_passes_however_many_there_are_to_an_update(
+    tmp_path: Path,
+) -> None:
     counts = []
     for steps in (1, 4):
         trainer = tiny_trainer(
@@ -165,16 +186,28 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
     assert same_end(skipping[2], skipping[1])  # not even decayed
     assert not same_end(skipping[3], skipping[2])  # and on
     assert all(bool(torch.isfinite(value).all()) for value in skipping[3].values())
-    assert re.search(r"not finite at step 2 \(epoch 1\), sample ids \[[\d, ]+\]; the update is skipped", caplog.text)
-    again = tiny_trainer(tmp_path / "3", create("r3f"), exact(), num_train_epochs=3, on_non_finite="skip")
+    assert re.search(
+        r"not finite at step 2 \(epoch 1\), sample ids \[[\d, ]+\]; the update is skipped",
+        caplog.text,
+    )
+    again = tiny_trainer(
+        tmp_path / "3", create("r3f"), exact(), num_train_epochs=3, on_non_finite="skip"
+    )
     again.train(resume_from_checkpoint=True)
     assert again.skipped == 1  # it is counted on
 
 
 @pytest.mark.parametrize("name", ["arch", "smart", "freelb", "freeat", "r3f", "standard"])
-def test_a_loss_that_is_not_finite_is_skipped_if_asked_by_every_method(name: str, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_skipped_if_asked_by_every_method(
+    name: str, tmp_path: Path
+) -> None:
     trainer = tiny_trainer(
-        tmp_path, method_of(name), exact(), callbacks=[Bias(2)], on_non_finite="skip", save_strategy="no"
+        tmp_path,
+        method_of(name),
+        exact(),
+        callbacks=[Bias(2)],
+        on_non_finite="skip",
+        save_strategy="no",
     )
     trainer.train()
     assert trainer.skipped == 1
@@ -193,19 +226,25 @@ class Bias(TrainerCallback):  # type: ignore[misc]
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         if state.global_step == self.step - 1:
             self.kept = model.classifier.bias.detach().clone()
             nn.init.constant_(model.classifier.bias, float("nan"))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         if state.global_step == self.step:
             with torch.no_grad():
                 model.classifier.bias.copy_(self.kept)
 
 
 def test_on_non_finite_is_one_of_three_words(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"on_non_finite must be one of .*stop.*skip.*ignore.*, got 'warn'"):
+    with pytest.raises(
+        ValueError, match=r"on_non_finite must be one of .*stop.*skip.*ignore.*, got 'warn'"
+    ):
         tiny_trainer(tmp_path, on_non_finite="warn")
 
 
@@ -214,7 +253,8 @@ def test_on_non_finite_is_one_of_three_words(tmp_path: Path) -> None:
 
 @contextmanager
 def small_memory(model: Any, samples: int, backward: bool = False) -> Iterator[list[int]]:
-    """A pass of more than so many samples runs out of memory: in its middle, or in the backward pass through it.
+    """A pass of more than so many samples runs out of memory: in its middle, or in the backward
+    pass through it.
 
     Yields the sizes of the passes that went through.
     """
@@ -244,14 +284,21 @@ def small_memory(model: Any, samples: int, backward: bool = False) -> Iterator[l
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize(
     ("name", "backward"),
-    [("r3f", False), ("arch", False), ("arch", True)],  # R3F draws its noise anew after a failed backward pass
+    [
+        ("r3f", False),
+        ("arch", False),
+        ("arch", True),
+    ],  # R3F draws its noise anew after a failed backward pass
     ids=["r3f, forward", "arch, forward", "arch, backward"],
 )
 def test_when_the_fused_pass_does_not_fit_two_passes_give_the_same_weights(
     name: str, accumulation: int, backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"noise": "normal"} if name == "r3f" else {**ARCH, "refresh_every": None}
-    fields = {"per_device_train_batch_size": 4 // accumulation, "gradient_accumulation_steps": accumulation}
+    fields = {
+        "per_device_train_batch_size": 4 // accumulation,
+        "gradient_accumulation_steps": accumulation,
+    }
     fields |= {"save_strategy": "no", "num_train_epochs": 3, **SGD}
     ends, passes = [], []
     for small in (False, True):
@@ -266,8 +313,12 @@ def test_when_the_fused_pass_does_not_fit_two_passes_give_the_same_weights(
     assert caplog.text.count("out of memory in the fused pass") == 1
 
 
-def test_memory_that_runs_out_in_a_later_micro_batch_leaves_no_half_of_a_gradient(tmp_path: Path) -> None:
-    """The second of two micro-batches fails in its backward pass: the first one's gradient is made again."""
+def test_memory_that_runs_out_in_a_later_micro_batch_leaves_no_half_of_a_gradient(
+    tmp_path: Path,
+) -> None:
+    """The second of two micro-batches fails in its backward pass: the first one's gradient is made
+    again.
+    """
     ends = []
     for fails in (False, True):
         method = create("arch", **{**ARCH, "refresh_every": None, "fuse": fails})
@@ -313,12 +364,19 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
     ends = []
     for small in (False, True):
         trainer = tiny_trainer(
-            tmp_path, create("arch", **ARCH, refresh=refresh), exact(), save_strategy="no", size=12, **SGD
+            tmp_path,
+            create("arch", **ARCH, refresh=refresh),
+            exact(),
+            save_strategy="no",
+            size=12,
+            **SGD,
         )
         task = trainer.task
         probe = task.probe
 
-        def limited(batch: Any, delta: Any, probe: Any = probe, small: bool = small, trainer: Any = trainer) -> Tensor:
+        def limited(
+            batch: Any, delta: Any, probe: Any = probe, small: bool = small, trainer: Any = trainer
+        ) -> Tensor:
             with small_memory(trainer.model, 1 if small else 99, backward):
                 return probe(batch, delta)
 

@@ -1,6 +1,8 @@
-"""What our trainers override, call and read of the stock Trainer exists in the versions that are installed.
+"""What our trainers override, call and read of the stock Trainer exists in the versions that are
+installed.
 
-All names are found in the code of ``advreg.hf``, so that a new hook is held to it without an edit here.
+All names are found in the code of ``advreg.hf``, so that a new hook is held to it without an edit
+here.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ PARTS = ("args", "accelerator", "state")  # of a trainer: what is read of them i
 
 def classes() -> list[type]:
     """All that advreg.hf defines."""
-    modules = [importlib.import_module(found.name) for found in pkgutil.iter_modules(advreg.hf.__path__, "advreg.hf.")]
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.iter_modules(advreg.hf.__path__, "advreg.hf.")
+    ]
     return [
         kind
         for module in modules
@@ -47,7 +52,9 @@ def classes() -> list[type]:
 
 def trainers() -> list[type]:
     """The mixins and trainers among them."""
-    ours = {kind for kind in AdversarialSeq2SeqTrainer.__mro__ if kind.__module__.startswith("advreg.")}
+    ours = {
+        kind for kind in AdversarialSeq2SeqTrainer.__mro__ if kind.__module__.startswith("advreg.")
+    }
     return [kind for kind in classes() if kind in ours or issubclass(kind, tuple(ours))]
 
 
@@ -61,7 +68,9 @@ def lookups(kind: type, owner: str, context: type[ast.expr_context] = ast.Load) 
     return {
         node.attr
         for node in code_of(kind)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == owner and isinstance(node.ctx, context)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node.value) == owner
+        and isinstance(node.ctx, context)
     }
 
 
@@ -76,7 +85,9 @@ def mentioned() -> set[str]:
     """Every attribute that a line of advreg looks up."""
     package = Path(advreg.__file__).parent
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in package.rglob("*.py")]
-    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {
+        node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
 
 
 def called_above(kind: type) -> set[str]:
@@ -96,7 +107,11 @@ def called_from_above(kinds: list[type]) -> Iterator[tuple[type, str]]:
 def needs(kinds: list[type]) -> set[tuple[type, str]]:
     """Classes, and the names that a Trainer must have for them."""
     own = own_names(kinds)
-    looked_up = {(kind, name) for kind in kinds for name in called_above(kind) | (lookups(kind, "self") - own)}
+    looked_up = {
+        (kind, name)
+        for kind in kinds
+        for name in called_above(kind) | (lookups(kind, "self") - own)
+    }
     return looked_up | set(called_from_above(kinds))
 
 
@@ -105,12 +120,16 @@ def needs(kinds: list[type]) -> set[tuple[type, str]]:
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    arguments = Seq2SeqTrainingArguments(str(tmp_path_factory.mktemp("stock")), report_to="none", use_cpu=True)
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path_factory.mktemp("stock")), report_to="none", use_cpu=True
+    )
     return Seq2SeqTrainer(tiny("marian"), arguments)
 
 
 def missing(trainer: Any, name: str) -> bool:
-    return not (hasattr(trainer, name) or any(name in lookups(kind, "self", ast.Store) for kind in STOCK))
+    return not (
+        hasattr(trainer, name) or any(name in lookups(kind, "self", ast.Store) for kind in STOCK)
+    )
 
 
 def told(gone: set[tuple[str, str]]) -> list[str]:
@@ -121,7 +140,13 @@ def told(gone: set[tuple[str, str]]) -> list[str]:
 
 def gone_from(trainer: Any, kinds: list[type]) -> list[str]:
     """What the classes need of a trainer, and it lacks."""
-    return told({(kind.__name__, f"Trainer.{name}") for kind, name in needs(kinds) if missing(trainer, name)})
+    return told(
+        {
+            (kind.__name__, f"Trainer.{name}")
+            for kind, name in needs(kinds)
+            if missing(trainer, name)
+        }
+    )
 
 
 def gone_from_parts(trainer: Any, kinds: list[type]) -> list[str]:
@@ -155,7 +180,11 @@ def test_an_override_takes_the_arguments_that_the_stock_method_takes() -> None:
     for kind, name in needs(trainers()):
         above, ours = getattr(Seq2SeqTrainer, name, None), vars(kind).get(name)
         if inspect.isfunction(above) and inspect.isfunction(ours):
-            given = [each for each in inspect.signature(above).parameters.values() if each.kind in BY_POSITION]
+            given = [
+                each
+                for each in inspect.signature(above).parameters.values()
+                if each.kind in BY_POSITION
+            ]
             try:
                 inspect.signature(ours).bind(*given)
             except TypeError as error:
@@ -172,7 +201,16 @@ def test_callbacks_wait_for_events_that_there_are() -> None:
         if name.startswith("on_")
     }
     assert waiting
-    assert told({(who, name) for who, name in waiting if not hasattr(TrainerCallback, name.split(".")[1])}) == []
+    assert (
+        told(
+            {
+                (who, name)
+                for who, name in waiting
+                if not hasattr(TrainerCallback, name.split(".")[1])
+            }
+        )
+        == []
+    )
 
 
 # ---- what would be found
@@ -189,7 +227,14 @@ class Outdated:
     def _never_called_by_advreg(self) -> None: ...
 
     def _from_above(self) -> Any:
-        return super()._from_above(), super().train(), self._mine, self.model, self._read, self._signature_columns  # type: ignore[misc]
+        return (
+            super()._from_above(),
+            super().train(),
+            self._mine,
+            self.model,
+            self._read,
+            self._signature_columns,
+        )  # type: ignore[misc]
 
     def evaluate(self) -> Any:
         return self.args.no_field, self.args.seed, self.accelerator.no_method, self.state.no_state  # type: ignore[attr-defined]
@@ -198,7 +243,9 @@ class Outdated:
 def test_names_that_are_gone_are_found_and_named_with_the_version(stock: Any) -> None:
     version = f"transformers {transformers.__version__} (accelerate {accelerate.__version__})"
     names = ("_from_above", "_never_called_by_advreg", "_read")
-    assert gone_from(stock, [Outdated]) == [f"{version} has no Trainer.{name}, which Outdated needs" for name in names]
+    assert gone_from(stock, [Outdated]) == [
+        f"{version} has no Trainer.{name}, which Outdated needs" for name in names
+    ]
     gone = gone_from_parts(stock, [Outdated])
     owners = ("Accelerator.no_method", "Seq2SeqTrainingArguments.no_field", "TrainerState.no_state")
     assert gone == [f"{version} has no {name}, which Outdated needs" for name in owners]
@@ -206,5 +253,10 @@ def test_names_that_are_gone_are_found_and_named_with_the_version(stock: Any) ->
 
 def test_the_hooks_that_matter_most_are_among_those_looked_up() -> None:
     names = {name for _, name in needs(trainers())}
-    assert {"_get_grad_norm", "_maybe_log_save_evaluate", "_save_checkpoint", "get_batch_samples"} <= names
+    assert {
+        "_get_grad_norm",
+        "_maybe_log_save_evaluate",
+        "_save_checkpoint",
+        "get_batch_samples",
+    } <= names
     assert "_settle" not in names

@@ -27,7 +27,9 @@ def drawn(stream: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch) -> 
     return stream.getvalue()
 
 
-def test_a_terminal_shows_each_thing_by_name_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_each_thing_by_name_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = drawn(Terminal(), True, monkeypatch)
     last = text[text.rindex("survey") :]  # the bars as they were drawn last
     assert "8/8" in last
@@ -43,9 +45,14 @@ def test_the_bars_are_taken_off_the_terminal_afterwards(monkeypatch: pytest.Monk
     assert show_cursor in after
 
 
-@pytest.mark.parametrize(("stream", "shown"), [(io.StringIO(), True), (Terminal(), False), (io.StringIO(), False)])
+@pytest.mark.parametrize(
+    ("stream", "shown"), [(io.StringIO(), True), (Terminal(), False), (io.StringIO(), False)]
+)
 def test_nothing_is_written_without_a_terminal_or_when_not_asked_for(
-    stream: io.StringIO, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stream: io.StringIO,
+    shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert drawn(stream, shown, monkeypatch) == ""
     assert capsys.readouterr().out == ""
@@ -66,7 +73,9 @@ def test_an_error_passes_through_and_the_cursor_comes_back(monkeypatch: pytest.M
     assert "\x1b[?25h" in terminal.getvalue()
 
 
-def test_a_terminal_shows_nothing_until_there_is_something_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_nothing_until_there_is_something_to_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_bar(True):

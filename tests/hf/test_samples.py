@@ -46,7 +46,10 @@ class Reading(Padded):
         rows = [dict(row) if isinstance(row, Mapping) else vars(row) for row in features]
         self.seen.extend(set(row) for row in rows)
         return super().__call__(
-            [{n: torch.as_tensor(row[n]).long().tolist() for n in ("input_ids", "labels")} for row in rows]
+            [
+                {n: torch.as_tensor(row[n]).long().tolist() for n in ("input_ids", "labels")}
+                for row in rows
+            ]
         )
 
 
@@ -100,13 +103,19 @@ def weights(trainer: Any) -> dict[str, Tensor]:
 
 
 def close(one: Any, other: Any) -> bool:
-    return all(torch.allclose(value, weights(other)[name], atol=1e-6) for name, value in weights(one).items())
+    return all(
+        torch.allclose(value, weights(other)[name], atol=1e-6)
+        for name, value in weights(one).items()
+    )
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Trainers that have trained on a list of mappings: ours with ARCH, and the stock one."""
-    return {str(method): trained(tmp_path_factory.mktemp("plain"), ROWS, method) for method in ("arch", None)}
+    return {
+        str(method): trained(tmp_path_factory.mktemp("plain"), ROWS, method)
+        for method in ("arch", None)
+    }
 
 
 @pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in DATA), ("arrow", 1)])
@@ -147,7 +156,9 @@ def test_a_column_called_sample_id_is_the_user_s_for_methods_without_a_memory(
         ours = trained(tmp_path, data, "standard", remove_unused_columns=removing)
         assert ours.data_collator.seen == stock.data_collator.seen
         assert close(ours, stock)
-        with pytest.raises(ValueError, match="must not have a column 'sample_id' of its own; rename it"):
+        with pytest.raises(
+            ValueError, match="must not have a column 'sample_id' of its own; rename it"
+        ):
             trained(tmp_path, data, remove_unused_columns=removing)
 
 
@@ -162,7 +173,9 @@ def test_a_collator_that_is_set_after_the_trainer_was_made_sees_the_same(tmp_pat
 def test_an_evaluation_of_the_training_set_has_no_ids(tmp_path: Path) -> None:
     trainer = trained(tmp_path, arrow())
     seen: list[set[str]] = []
-    trainer.prediction_step = lambda model, inputs, *_, **__: seen.append(set(inputs)) or (torch.zeros(()), None, None)
+    trainer.prediction_step = lambda model, inputs, *_, **__: (
+        seen.append(set(inputs)) or (torch.zeros(()), None, None)
+    )
     trainer.evaluate(trainer.train_dataset)
     assert seen == [{"input_ids", "attention_mask", "labels"}]
 
@@ -173,17 +186,26 @@ def test_columns_that_the_model_does_not_take_are_not_read_and_a_set_without_oth
     data = arrow(text="a text")
     for method in ("arch", None):
         trainer = trained(tmp_path, data, method)
-        assert {frozenset(names) for names in trainer.data_collator.seen} == {frozenset({"input_ids", "labels"})}
+        assert {frozenset(names) for names in trainer.data_collator.seen} == {
+            frozenset({"input_ids", "labels"})
+        }
         with pytest.raises(ValueError, match="No columns in the dataset match"):
             trained(tmp_path, data.select_columns(["text"]), method)
-    (loaded,) = {frozenset(row.sample) for row in trained(tmp_path, data)._samples().__getitems__([0, 3])}
+    (loaded,) = {
+        frozenset(row.sample) for row in trained(tmp_path, data)._samples().__getitems__([0, 3])
+    }
     assert loaded == {"input_ids", "labels"}
 
 
 @pytest.mark.parametrize("column", [None, "length"])
-def test_batches_are_grouped_by_length_as_in_the_stock_trainer(column: str | None, tmp_path: Path) -> None:
+def test_batches_are_grouped_by_length_as_in_the_stock_trainer(
+    column: str | None, tmp_path: Path
+) -> None:
     data = arrow()
-    fields: dict[str, Any] = {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False}
+    fields: dict[str, Any] = {
+        "train_sampling_strategy": "group_by_length",
+        "remove_unused_columns": False,
+    }
     if column is not None:
         data = data.add_column(column, [(7 * number) % 8 for number in range(8)])
     for kind in (data, ROWS):

@@ -1,4 +1,6 @@
-"""Saves compared with the stock Trainer's: the same files and errors, and its checkpoints can be resumed."""
+"""Saves compared with the stock Trainer's: the same files and errors, and its checkpoints can be
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedTokenizerFast
 
-from advreg.hf.checkpoint import CheckpointError, checkpoints, last_whole_checkpoint
-from advreg.hf.ranks import METHOD_FILE
-from advreg.hf.seal import MANIFEST_FILE, flaw
+from advreg.hf.checkpoint.manifest import MANIFEST_FILE, flaw
+from advreg.hf.checkpoint.ranks import METHOD_FILE
+from advreg.hf.checkpoint.state import CheckpointError, checkpoints, last_whole_checkpoint
 from advreg.methods import Standard, create
 from tiny_models import tiny
 from tiny_runs import end_of, stock_trainer, tiny_trainer
@@ -27,7 +29,9 @@ gc.freeze()  # the Trainer collects garbage after each run, which is slow with m
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of the stock Trainer: two steps to an epoch, a checkpoint at each of four steps."""
+    """The folder of a run of the stock Trainer: two steps to an epoch, a checkpoint at each of four
+    steps.
+    """
     folder = tmp_path_factory.mktemp("stock")
     stock_trainer(folder).train()
     return folder
@@ -57,7 +61,9 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def a_tokenizer() -> Any:
     words = {f"w{number}": number for number in range(1, 50)} | {"[PAD]": 0}
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "w1")), pad_token="[PAD]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, "w1")), pad_token="[PAD]"
+    )
 
 
 def tree(folder: Path) -> list[str]:
@@ -69,14 +75,24 @@ BEST = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": Tru
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"save_total_limit": 1}, {"save_only_model": True}, {"save_strategy": "no"}, BEST | {"save_total_limit": 2}],
+    [
+        {},
+        {"save_total_limit": 1},
+        {"save_only_model": True},
+        {"save_strategy": "no"},
+        BEST | {"save_total_limit": 2},
+    ],
     ids=["all", "one", "model only", "none", "best"],
 )
 def test_a_run_leaves_the_stock_trainer_s_files_and_what_seals_a_checkpoint(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     for name, make in (("stock", stock_trainer), ("ours", tiny_trainer)):
-        own: dict[str, Any] = {"eval_dataset": [{"input_ids": [5, 6], "labels": 1}]} if "eval_steps" in settings else {}
+        own: dict[str, Any] = (
+            {"eval_dataset": [{"input_ids": [5, 6], "labels": 1}]}
+            if "eval_steps" in settings
+            else {}
+        )
         if name == "ours":
             own["method"] = Standard()
         trainer = make(tmp_path / name, **settings, **own)
@@ -92,7 +108,9 @@ def test_a_run_leaves_the_stock_trainer_s_files_and_what_seals_a_checkpoint(
 
 
 @pytest.mark.parametrize("whose", ["collator", "trainer"])
-def test_a_tokenizer_that_only_the_collator_has_is_saved_with_checkpoints_and_model(whose: str, tmp_path: Path) -> None:
+def test_a_tokenizer_that_only_the_collator_has_is_saved_with_checkpoints_and_model(
+    whose: str, tmp_path: Path
+) -> None:
     tokenizer = a_tokenizer()
     given = {"data_collator": DataCollatorWithPadding(tokenizer)}
     if whose == "trainer":
@@ -121,7 +139,10 @@ def test_a_method_without_a_memory_goes_on_from_a_stock_checkpoint_as_if_it_were
         theirs = stock_trainer(copy.parent / "again", model=tiny("bert", seed=5, dropout=0.1))
         theirs.train(resume_from_checkpoint=str(copy / f"checkpoint-{step}"))
         mine = dict(trainer.model.named_parameters())
-        assert all(torch.allclose(mine[name], value, atol=1e-6) for name, value in theirs.model.named_parameters())
+        assert all(
+            torch.allclose(mine[name], value, atol=1e-6)
+            for name, value in theirs.model.named_parameters()
+        )
 
 
 @pytest.mark.parametrize(
@@ -130,12 +151,19 @@ def test_a_method_without_a_memory_goes_on_from_a_stock_checkpoint_as_if_it_were
 )
 @pytest.mark.parametrize("every", [None, 15])
 def test_arch_fills_its_memory_after_a_stock_checkpoint_and_says_so_once(
-    every: int | None, step: int, told: str, refreshes: set[int], copy: Path, caplog: pytest.LogCaptureFixture
+    every: int | None,
+    step: int,
+    told: str,
+    refreshes: set[int],
+    copy: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     method = arch(refresh_every=every)
     seen: dict[int, set[bool]] = {}
     recall = method.recall
-    trainer = tiny_trainer(copy, method, model=tiny("bert", seed=5, dropout=0.1), num_train_epochs=5)
+    trainer = tiny_trainer(
+        copy, method, model=tiny("bert", seed=5, dropout=0.1), num_train_epochs=5
+    )
 
     def noted(ids: Tensor, zeros: Any) -> Any:
         seen.setdefault(trainer._epoch, set()).add(True)
@@ -151,7 +179,9 @@ def test_arch_fills_its_memory_after_a_stock_checkpoint_and_says_so_once(
     assert f"begins at {told}" in warning
 
 
-def test_a_run_that_began_at_a_stock_checkpoint_is_resumed_to_the_bit(copy: Path, tmp_path: Path) -> None:
+def test_a_run_that_began_at_a_stock_checkpoint_is_resumed_to_the_bit(
+    copy: Path, tmp_path: Path
+) -> None:
     start = str(copy / "checkpoint-1")
     whole = resumed(tmp_path / "whole", start, arch(refresh_every=None), num_train_epochs=3)
     part = resumed(tmp_path / "part", start, arch(refresh_every=None), num_train_epochs=3)
@@ -185,7 +215,9 @@ def test_the_last_usable_checkpoint_of_a_folder_with_both_kinds_is_gone_on_from(
     (copy / "checkpoint-3" / "trainer_state.json").unlink()  # its save did not end
     assert last_whole_checkpoint(copy) == copy / "checkpoint-2"
     assert "checkpoint-3 is not used: it holds no trainer_state.json" in caplog.text
-    trainer = resumed(copy, method=arch(), max_steps=3)  # saves 3 and claims the folder from there on
+    trainer = resumed(
+        copy, method=arch(), max_steps=3
+    )  # saves 3 and claims the folder from there on
     assert trainer.state.global_step == 3
     assert last_whole_checkpoint(copy) == copy / "checkpoint-3"
     (copy / "checkpoint-3" / "optimizer.pt").write_bytes(b"")
@@ -195,27 +227,42 @@ def test_the_last_usable_checkpoint_of_a_folder_with_both_kinds_is_gone_on_from(
 
 
 @pytest.mark.parametrize("left", [METHOD_FILE, MANIFEST_FILE])
-def test_a_folder_with_a_file_of_ours_and_no_manifest_is_not_taken_for_a_stock_one(left: str, copy: Path) -> None:
+def test_a_folder_with_a_file_of_ours_and_no_manifest_is_not_taken_for_a_stock_one(
+    left: str, copy: Path
+) -> None:
     folder = copy / "checkpoint-3"
     (folder / left).write_bytes(b"")
-    with pytest.raises(CheckpointError, match=rf"Can't find a valid checkpoint at .*checkpoint-3: {MANIFEST_FILE}"):
+    with pytest.raises(
+        CheckpointError, match=rf"Can't find a valid checkpoint at .*checkpoint-3: {MANIFEST_FILE}"
+    ):
         resumed(copy, str(folder), Standard())
     shutil.rmtree(copy / "checkpoint-4")
     assert last_whole_checkpoint(copy) == copy / "checkpoint-2"
 
 
-def test_what_lies_in_a_folder_of_ours_without_our_files_is_not_taken_for_a_stock_one(tmp_path: Path) -> None:
-    """Half of a copy, or another Trainer's; one that is moved to a folder of its own is gone on from."""
+def test_what_lies_in_a_folder_of_ours_without_our_files_is_not_taken_for_a_stock_one(
+    tmp_path: Path,
+) -> None:
+    """Half of a copy, or another Trainer's; one that is moved to a folder of its own is gone on
+    from.
+    """
     tiny_trainer(tmp_path / "run", Standard()).train()
     folder = tmp_path / "run" / "checkpoint-4"
     for path in folder.glob("advreg_*"):
         path.unlink()
     assert last_whole_checkpoint(tmp_path / "run") == tmp_path / "run" / "checkpoint-3"
-    with pytest.raises(CheckpointError, match="if a Trainer without advreg saved it, move it to another folder"):
+    with pytest.raises(
+        CheckpointError, match="if a Trainer without advreg saved it, move it to another folder"
+    ):
         resumed(tmp_path / "run", str(folder), Standard())
     (tmp_path / "elsewhere").mkdir()
     shutil.move(folder, tmp_path / "elsewhere" / "checkpoint-4")
-    assert resumed(tmp_path / "run", str(tmp_path / "elsewhere" / "checkpoint-4"), Standard()).state.global_step == 4
+    assert (
+        resumed(
+            tmp_path / "run", str(tmp_path / "elsewhere" / "checkpoint-4"), Standard()
+        ).state.global_step
+        == 4
+    )
 
 
 def test_a_new_run_beside_stock_checkpoints_does_not_go_on_from_them(copy: Path) -> None:
@@ -227,7 +274,9 @@ def test_a_new_run_beside_stock_checkpoints_does_not_go_on_from_them(copy: Path)
 
 
 @pytest.mark.parametrize("method", ["standard", "arch"])
-def test_weights_alone_are_gone_on_from_by_a_method_without_a_memory(method: str, tmp_path: Path) -> None:
+def test_weights_alone_are_gone_on_from_by_a_method_without_a_memory(
+    method: str, tmp_path: Path
+) -> None:
     """As the stock Trainer does, with a new optimizer."""
     one = Standard() if method == "standard" else arch()
     tiny_trainer(tmp_path, one, save_only_model=True, max_steps=2).train()
@@ -236,7 +285,10 @@ def test_weights_alone_are_gone_on_from_by_a_method_without_a_memory(method: str
     else:
         with pytest.raises(CheckpointError, match="No valid checkpoint found in output directory"):
             resumed(tmp_path, True, arch())
-        with pytest.raises(CheckpointError, match=f"checkpoint-2: it holds no {METHOD_FILE}, as with save_only_model"):
+        with pytest.raises(
+            CheckpointError,
+            match=f"checkpoint-2: it holds no {METHOD_FILE}, as with save_only_model",
+        ):
             resumed(tmp_path, str(tmp_path / "checkpoint-2"), arch())
 
 
@@ -257,12 +309,16 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_cannot_be_gone_on_from_raises_what_the_stock_trainer_raises(damage: str, copy: Path) -> None:
+def test_what_cannot_be_gone_on_from_raises_what_the_stock_trainer_raises(
+    damage: str, copy: Path
+) -> None:
     folder = copy / "checkpoint-3"
     DAMAGES[damage](folder)
     with pytest.raises(Exception) as theirs:  # noqa: PT011 - whatever it is
         stock_trainer(copy).train(resume_from_checkpoint=str(folder))
-    kind = ValueError if issubclass(theirs.type, ValueError) else theirs.type  # of JSON's own there is no subclass
+    kind = (
+        ValueError if issubclass(theirs.type, ValueError) else theirs.type
+    )  # of JSON's own there is no subclass
     with pytest.raises(kind) as ours:
         tiny_trainer(copy, Standard()).train(resume_from_checkpoint=str(folder))
     assert str(ours.value)
@@ -275,7 +331,7 @@ def test_without_a_checkpoint_the_stock_trainer_s_error_is_raised(tmp_path: Path
 
 
 def test_warnings_are_the_first_process_s(stock: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from advreg.hf.checkpoint import load_method
+    from advreg.hf.checkpoint.state import load_method
 
     method = create("smart", proximal_weight=1.0)
     with caplog.at_level(logging.WARNING):
@@ -285,7 +341,9 @@ def test_warnings_are_the_first_process_s(stock: Path, caplog: pytest.LogCapture
         assert len(warnings_of(caplog)) == 1
 
 
-def test_weights_that_an_evaluation_after_their_save_finds_best_are_the_best_checkpoint(tmp_path: Path) -> None:
+def test_weights_that_an_evaluation_after_their_save_finds_best_are_the_best_checkpoint(
+    tmp_path: Path,
+) -> None:
     """Saved at every step, evaluated at the end of each epoch; the first evaluation is the best."""
     found = []
     for name, make in (("stock", stock_trainer), ("ours", tiny_trainer)):

@@ -47,14 +47,18 @@ def test_a_model_made_by_model_init_is_the_one_that_is_perturbed(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_each_trial_of_a_search_has_a_fresh_method_with_the_options_drawn(name: str, tmp_path: Path) -> None:
+def test_each_trial_of_a_search_has_a_fresh_method_with_the_options_drawn(
+    name: str, tmp_path: Path
+) -> None:
     given = create(name, **OPTIONS[name])
     trainer = trainer_of(tmp_path, given, num_train_epochs=1)
     seen: list[tuple[Method, float, float]] = []
     train = trainer._inner_training_loop
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        seen.append((trainer.method, trainer.method.options()["weight"], trainer.args.learning_rate))
+        seen.append(
+            (trainer.method, trainer.method.options()["weight"], trainer.args.learning_rate)
+        )
         return train(*args, **kwargs)
 
     trainer._inner_training_loop = watched  # type: ignore[method-assign]
@@ -80,7 +84,9 @@ def test_an_option_that_the_method_does_not_have_is_named(tmp_path: Path) -> Non
     trainer = trainer_of(tmp_path, create("r3f"), num_train_epochs=1)
     with pytest.raises(ValueError, match="method 'r3f' has no option 'radius'"):
         trainer.hyperparameter_search(
-            hp_space=lambda trial: {"method.radius": trial.suggest_float("method.radius", 0.1, 1.0)},
+            hp_space=lambda trial: {
+                "method.radius": trial.suggest_float("method.radius", 0.1, 1.0)
+            },
             backend="optuna",
             n_trials=1,
         )

@@ -17,7 +17,9 @@ sizes, worlds, batch_sizes = st.integers(1, 80), st.integers(1, 6), st.integers(
 
 
 def samplers_of(size: int, world: int, batch_size: int, **settings: object) -> list[ShardBatches]:
-    return [ShardBatches(Shard(size, rank, world), batch_size, 3, **settings) for rank in range(world)]  # type: ignore[arg-type]
+    return [
+        ShardBatches(Shard(size, rank, world), batch_size, 3, **settings) for rank in range(world)
+    ]  # type: ignore[arg-type]
 
 
 @given(sizes, worlds, batch_sizes, st.integers(0, 3))
@@ -39,7 +41,9 @@ def test_all_processes_take_as_many_steps_and_none_is_empty(
     size: int, world: int, batch_size: int, grouped: bool
 ) -> None:
     assume(size >= world)
-    lengths = [np.arange(len(Shard(size, rank, world))) if grouped else None for rank in range(world)]
+    lengths = [
+        np.arange(len(Shard(size, rank, world))) if grouped else None for rank in range(world)
+    ]
     steps = set()
     for rank in range(world):
         sampler = ShardBatches(Shard(size, rank, world), batch_size, lengths=lengths[rank])
@@ -89,8 +93,13 @@ def test_without_shuffling_the_order_is_that_of_the_ids_in_every_epoch() -> None
 
 
 def test_a_process_with_fewer_samples_splits_its_last_full_batch() -> None:
-    """Nine samples for two processes in batches of four: the second has four, and must take two steps all the same."""
-    assert [list(sampler) for sampler in samplers_of(9, 2, 4, shuffle=False)] == [[[0, 2, 4, 6], [8]], [[1, 3, 5], [7]]]
+    """Nine samples for two processes in batches of four: the second has four, and must take two
+    steps all the same.
+    """
+    assert [list(sampler) for sampler in samplers_of(9, 2, 4, shuffle=False)] == [
+        [[0, 2, 4, 6], [8]],
+        [[1, 3, 5], [7]],
+    ]
 
 
 def test_samples_of_like_length_share_a_batch_and_the_order_still_changes() -> None:
@@ -110,11 +119,15 @@ def test_samples_of_like_length_share_a_batch_and_the_order_still_changes() -> N
 
 
 def test_a_loader_that_skips_batches_goes_on_in_the_epoch_it_is_set_to() -> None:
-    """A run resumed in mid-epoch does so. Some versions of transformers set the epoch on the loader alone."""
+    """A run resumed in mid-epoch does so. Some versions of transformers set the epoch on the loader
+    alone.
+    """
 
     def loader() -> Any:
         batches = ShardBatches(Shard(30, 1, 2), 4)
-        return prepare_data_loader(DataLoader(range(30), batch_sampler=batches), num_processes=1, process_index=0)  # type: ignore[arg-type]
+        return prepare_data_loader(
+            DataLoader(range(30), batch_sampler=batches), num_processes=1, process_index=0
+        )  # type: ignore[arg-type]
 
     whole, rest = loader(), skip_first_batches(loader(), 2)
     orders = []
@@ -127,10 +140,13 @@ def test_a_loader_that_skips_batches_goes_on_in_the_epoch_it_is_set_to() -> None
 
 
 def test_more_processes_than_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="must have a sample for each of 4 processes, got 3 samples; start fewer"):
+    with pytest.raises(
+        ValueError, match="must have a sample for each of 4 processes, got 3 samples; start fewer"
+    ):
         ShardBatches(Shard(3, 0, 4), 2)
     with pytest.raises(
-        ValueError, match=r"a batch of 5 for each of 2 processes, got 9 samples; start .*, or lower the"
+        ValueError,
+        match=r"a batch of 5 for each of 2 processes, got 9 samples; start .*, or lower the",
     ):
         ShardBatches(Shard(9, 0, 2), 5, drop_last=True)
     with pytest.raises(ValueError, match="batch_size must be a whole number of 1 or more, got 0"):

@@ -1,4 +1,6 @@
-"""The pass over the data before training: sentence vectors, lengths, a fingerprint, and no trace."""
+"""The pass over the data before training: sentence vectors, lengths, a fingerprint, and no
+trace.
+"""
 
 import hashlib
 import random
@@ -16,14 +18,14 @@ from advreg.core.shard import Shard
 from advreg.hf import survey as module
 from advreg.hf.data import IdCollator, Identified
 from advreg.hf.survey import mean_rows, survey, table_of, token_checksum
-from advreg.hf.task import ModelTask, decoder_inputs
+from advreg.hf.view.view import HFModelView, decoder_inputs
 from observe import Padded, features_of
 from tiny_models import FAMILIES, tiny, tiny_batch
 
 
 def surveyed(family: str, rows: Any, side: str = "right") -> Any:
     model = tiny(family)
-    return survey(ModelTask(model), rows, Padded(model.config.pad_token_id, side))  # type: ignore[arg-type]
+    return survey(HFModelView(model), rows, Padded(model.config.pad_token_id, side))  # type: ignore[arg-type]
 
 
 def rows_of(family: str, size: int = 7) -> list[dict[str, Any]]:
@@ -35,7 +37,9 @@ def rows_of(family: str, size: int = 7) -> list[dict[str, Any]]:
 def test_a_sentence_is_the_mean_of_its_words_and_nothing_else(
     family: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No padding, but every real token: also a repeated one, and one in the place of a special token."""
+    """No padding, but every real token: also a repeated one, and one in the place of a special
+    token.
+    """
     monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", at_once)
     model, rows = tiny(family), rows_of(family)
     corpus = surveyed(family, rows)
@@ -43,7 +47,8 @@ def test_a_sentence_is_the_mean_of_its_words_and_nothing_else(
     tables = {"tokens": model.get_input_embeddings().weight}
     if encoder_decoder:
         tables = {
-            name: getattr(model, f"get_{name}")().get_input_embeddings().weight for name in ("encoder", "decoder")
+            name: getattr(model, f"get_{name}")().get_input_embeddings().weight
+            for name in ("encoder", "decoder")
         }
     assert set(corpus.vectors) == set(tables)
     assert len(corpus) == 7
@@ -69,17 +74,23 @@ def test_sentence_vectors_of_special_tokens_and_of_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_sentence_vectors_of_any_table_are_averaged_and_kept_in_float32(dtype: torch.dtype) -> None:
     model, rows = tiny("bert").to(dtype), rows_of("bert")
-    found = survey(ModelTask(model), rows, Padded(model.config.pad_token_id)).vectors["tokens"]  # type: ignore[arg-type]
+    found = survey(HFModelView(model), rows, Padded(model.config.pad_token_id)).vectors["tokens"]  # type: ignore[arg-type]
     table = model.get_input_embeddings().weight.detach().double()
     assert found.dtype == torch.float32
     for vector, row in zip(found, rows, strict=True):
-        assert torch.allclose(vector, table[torch.tensor(row["input_ids"])].mean(0).float(), atol=1e-6)
+        assert torch.allclose(
+            vector, table[torch.tensor(row["input_ids"])].mean(0).float(), atol=1e-6
+        )
 
 
 def test_a_gap_inside_a_sentence_is_left_out() -> None:
     model = tiny("bert")
     gap = [{"input_ids": [1, 5, 2], "attention_mask": [1, 0, 1]}]
-    found = survey(ModelTask(model), gap, lambda rows: {name: torch.tensor([rows[0][name]]) for name in rows[0]})
+    found = survey(
+        HFModelView(model),
+        gap,
+        lambda rows: {name: torch.tensor([rows[0][name]]) for name in rows[0]},
+    )
     table = model.get_input_embeddings().weight.detach()
     assert torch.allclose(found.vectors["tokens"][0], (table[1] + table[2]) / 2, atol=1e-6)
 
@@ -101,7 +112,10 @@ def test_vectors_come_from_the_device_in_order_however_many_wait_there(
         rows.append(part.as_subclass(Elsewhere))  # type: ignore[no-untyped-call]
         waited.append(sum(len(waiting) for waiting in rows.waiting))
     assert torch.equal(rows.finish().as_subclass(Tensor), torch.cat(parts))  # type: ignore[no-untyped-call]
-    assert waited == {1: [0, 0, 0, 0, 0], 100: [3, 3, 7, 8, 0], 2**24: [3, 3, 7, 8, 13]}[fetched_at_once]
+    assert (
+        waited
+        == {1: [0, 0, 0, 0, 0], 100: [3, 3, 7, 8, 0], 2**24: [3, 3, 7, 8, 13]}[fetched_at_once]
+    )
 
 
 def test_what_a_survey_keeps_is_on_the_host_and_one_row_per_sample() -> None:
@@ -118,23 +132,33 @@ def test_a_collator_that_splits_samples_is_refused() -> None:
     def split(features: Any) -> dict[str, Tensor]:
         return {name: torch.cat([value, value]) for name, value in Padded(0)(features).items()}
 
-    with pytest.raises(ValueError, match="must make one row of each sample, got 14 rows of 7 samples; split long"):
-        survey(ModelTask(tiny("bert")), rows_of("bert"), split)
+    with pytest.raises(
+        ValueError, match="must make one row of each sample, got 14 rows of 7 samples; split long"
+    ):
+        survey(HFModelView(tiny("bert")), rows_of("bert"), split)
 
 
 # ---- fingerprint
 
 
 def test_the_fingerprint_is_the_one_checkpoints_hold() -> None:
-    """A hash of the hashes of lengths, tokens and labels: written down here, for other versions to resume."""
-    rows = [{"input_ids": [5, 6, 7], "labels": 0}, {"input_ids": [8], "labels": 1}, {"input_ids": [9, 5], "labels": 0}]
+    """A hash of the hashes of lengths, tokens and labels: written down here, for other versions to
+    resume.
+    """
+    rows = [
+        {"input_ids": [5, 6, 7], "labels": 0},
+        {"input_ids": [8], "labels": 1},
+        {"input_ids": [9, 5], "labels": 0},
+    ]
 
     def hashed(numbers: list[int]) -> bytes:
         return hashlib.sha256(b"".join(number.to_bytes(8, "little") for number in numbers)).digest()
 
     found = surveyed("bert", rows).fingerprint
     labels = hashlib.sha256(struct.pack("<3d", 0, 1, 0)).digest()
-    assert found == hashlib.sha256(hashed([3, 1, 2]) + hashed([5, 6, 7, 8, 9, 5]) + labels).hexdigest()
+    assert (
+        found == hashlib.sha256(hashed([3, 1, 2]) + hashed([5, 6, 7, 8, 9, 5]) + labels).hexdigest()
+    )
     assert found == "ac02a1c2b87474cd5b12da825d89aeccde14986b26838e2055feca9da8a9102f"
 
 
@@ -178,8 +202,8 @@ def test_the_fingerprint_does_not_change_with_padding_or_ids(family: str) -> Non
     found = {
         surveyed(family, rows).fingerprint,
         surveyed(family, rows, "left").fingerprint,
-        survey(ModelTask(model), Identified(rows), IdCollator(Padded(pad))).fingerprint,
-        survey(ModelTask(model), rows, wide).fingerprint,
+        survey(HFModelView(model), Identified(rows), IdCollator(Padded(pad))).fingerprint,
+        survey(HFModelView(model), rows, wide).fingerprint,
     }
     assert len(found) == 1
 
@@ -207,7 +231,7 @@ class Dicey(Padded):
 
 
 def test_no_generator_is_touched_and_random_collators_do_the_same_each_time() -> None:
-    task, rows = ModelTask(tiny("bert")), rows_of("bert")
+    task, rows = HFModelView(tiny("bert")), rows_of("bert")
     found = []
     for seed in (0, 1):
         random.seed(seed)
@@ -229,18 +253,24 @@ def test_generators_are_given_back_when_the_collator_raises() -> None:
 
     states = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[union-attr]
     with pytest.raises(ZeroDivisionError):
-        survey(ModelTask(tiny("bert")), rows_of("bert"), broken)
-    assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[union-attr]
+        survey(HFModelView(tiny("bert")), rows_of("bert"), broken)
+    assert states == (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    )  # type: ignore[union-attr]
 
 
 def test_an_empty_training_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="the training set must have at least one sample, got none"):
+    with pytest.raises(
+        ValueError, match="the training set must have at least one sample, got none"
+    ):
         surveyed("bert", [])
 
 
 def test_progress_is_told() -> None:
     done: list[int] = []
-    survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), done.append)
+    survey(HFModelView(tiny("bert")), rows_of("bert"), Padded(0), done.append)
     assert sum(done) == 7
 
 
@@ -249,7 +279,9 @@ def test_progress_is_told() -> None:
 )
 def test_the_table_is_found_inside_peft_s_wrapper(settings: dict[str, Any]) -> None:
     plain = tiny("bert")
-    wrapped = peft.get_peft_model(tiny("bert"), peft.LoraConfig(**{"target_modules": ["query"]} | settings))
+    wrapped = peft.get_peft_model(
+        tiny("bert"), peft.LoraConfig(**{"target_modules": ["query"]} | settings)
+    )
     table = table_of(wrapped.get_base_model().get_input_embeddings())
     assert torch.equal(table, plain.get_input_embeddings().weight)
     assert not table.requires_grad
@@ -259,14 +291,20 @@ def test_the_table_is_found_inside_peft_s_wrapper(settings: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("family", ["bert", "marian"])
-def test_the_checksum_of_one_process_is_the_sum_over_many_and_changes_with_any_token(family: str) -> None:
+def test_the_checksum_of_one_process_is_the_sum_over_many_and_changes_with_any_token(
+    family: str,
+) -> None:
     def summed_over(world: int, rows: Any) -> int:
         total = 0
         for rank in range(world):
             part = Shard(len(rows), rank, world)
-            with patch("advreg.hf.survey.summed", lambda value, device, world: value):  # each its own part alone
+            with patch(
+                "advreg.hf.survey.summed", lambda value, device, world: value
+            ):  # each its own part alone
                 model = tiny(family)
-                found = survey(ModelTask(model), rows, Padded(model.config.pad_token_id), shard=part)
+                found = survey(
+                    HFModelView(model), rows, Padded(model.config.pad_token_id), shard=part
+                )
             total += int(found.checksum, 16)
         return total % 2**64
 
@@ -295,7 +333,7 @@ def test_streams_and_tokens_that_change_places_change_the_checksum() -> None:
 def test_a_process_sees_its_own_samples_in_the_order_of_their_ids() -> None:
     whole, part = surveyed("bert", rows_of("bert")), Shard(7, 1, 3)
     with patch("advreg.hf.survey.summed", lambda value, device, world: value):
-        mine = survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), shard=part)
+        mine = survey(HFModelView(tiny("bert")), rows_of("bert"), Padded(0), shard=part)
     assert torch.equal(mine.lengths["tokens"], whole.lengths["tokens"][1::3])
     assert torch.equal(mine.vectors["tokens"], whole.vectors["tokens"][1::3])
     assert mine.shard == part
@@ -304,8 +342,12 @@ def test_a_process_sees_its_own_samples_in_the_order_of_their_ids() -> None:
 
 def test_fewer_samples_than_processes_are_refused_in_all_of_them() -> None:
     for rank in range(3):
-        with pytest.raises(ValueError, match="must have a sample for each of 3 processes, got 2; start fewer"):
-            survey(ModelTask(tiny("bert")), rows_of("bert")[:2], Padded(0), shard=Shard(2, rank, 3))
+        with pytest.raises(
+            ValueError, match="must have a sample for each of 3 processes, got 2; start fewer"
+        ):
+            survey(
+                HFModelView(tiny("bert")), rows_of("bert")[:2], Padded(0), shard=Shard(2, rank, 3)
+            )
 
 
 # ---- batches
@@ -331,7 +373,7 @@ def test_a_collator_is_given_no_more_rows_than_a_training_batch_and_finds_the_sa
     monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", at_once)
     model, done = tiny(family), list[int]()
     collator = Bounded(model.config.pad_token_id)
-    found = survey(ModelTask(model), rows_of(family, 11), collator, done.append, batch_size=3)  # type: ignore[arg-type]
+    found = survey(HFModelView(model), rows_of(family, 11), collator, done.append, batch_size=3)  # type: ignore[arg-type]
     assert (found.fingerprint, found.checksum) == (expected.fingerprint, expected.checksum)
     assert found.widths == expected.widths
     for stream, vectors in expected.vectors.items():
@@ -342,4 +384,4 @@ def test_a_collator_is_given_no_more_rows_than_a_training_batch_and_finds_the_sa
 
 def test_a_batch_size_that_is_no_number_of_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be a whole number of 1 or more, got 0"):
-        survey(ModelTask(tiny("bert")), rows_of("bert"), Padded(0), batch_size=0)
+        survey(HFModelView(tiny("bert")), rows_of("bert"), Padded(0), batch_size=0)

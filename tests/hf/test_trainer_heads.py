@@ -53,7 +53,9 @@ def rows_of(head: str, batch: Batch) -> list[dict[str, Any]]:
     found = []
     for row, mask in enumerate(batch["attention_mask"]):
         labels = batch["labels"][row] if head == "labels" else batch["labels"][row][mask == 1]
-        found.append({"input_ids": batch["input_ids"][row][mask == 1].tolist(), "labels": labels.tolist()})
+        found.append(
+            {"input_ids": batch["input_ids"][row][mask == 1].tolist(), "labels": labels.tolist()}
+        )
     return found
 
 
@@ -62,7 +64,10 @@ class Several(Padded):
 
     def __call__(self, features: Any) -> Batch:
         labels = torch.tensor([feature["labels"] for feature in features])
-        return {**super().__call__([{**feature, "labels": 0} for feature in features]), "labels": labels}
+        return {
+            **super().__call__([{**feature, "labels": 0} for feature in features]),
+            "labels": labels,
+        }
 
 
 def train(method: str, head: str, folder: Path) -> Any:
@@ -94,34 +99,51 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("head", "method"), REFUSED)
-def test_what_a_method_cannot_do_with_a_head_it_says(head: str, method: str, tmp_path: Path) -> None:
+def test_what_a_method_cannot_do_with_a_head_it_says(
+    head: str, method: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=REFUSED[head, method]):
         train(method, head, tmp_path)
 
 
-@pytest.mark.parametrize(("head", "method"), [pair for pair in product(HEADS, OPTIONS) if pair not in REFUSED])
-def test_every_head_is_trained_at_the_cost_the_method_says(head: str, method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("head", "method"), [pair for pair in product(HEADS, OPTIONS) if pair not in REFUSED]
+)
+def test_every_head_is_trained_at_the_cost_the_method_says(
+    head: str, method: str, tmp_path: Path
+) -> None:
     trainer = train(method, head, tmp_path)
     penalties = [line["penalty"] for line in trainer.state.log_history if "penalty" in line]
     assert len(penalties) == 3
     assert penalties[-1] > 0
     assert (penalties[0] == 0) == method.startswith(("temporal", "ols"))
-    assert trainer.passes.per_step() == {"forward": trainer.method.passes().forward, "backward": 1.0}
+    assert trainer.passes.per_step() == {
+        "forward": trainer.method.passes().forward,
+        "backward": 1.0,
+    }
     weights: list[Tensor] = list(trainer.model.parameters())
     assert all(bool(weight.isfinite().all()) for weight in weights)
 
 
 @pytest.mark.parametrize(("head", "rows"), [("classes", 8), ("values", 8)])
-def test_a_cache_of_predictions_has_a_row_for_each_labelled_item(head: str, rows: int, tmp_path: Path) -> None:
+def test_a_cache_of_predictions_has_a_row_for_each_labelled_item(
+    head: str, rows: int, tmp_path: Path
+) -> None:
     store = train("temporal", head, tmp_path).method._store
     assert len(next(iter(store.rows.values()))) == rows + 1
 
 
 @pytest.mark.parametrize(("head", "lost"), [("words", 1), ("language", 2)])
-def test_neither_prompts_nor_marks_take_room_in_the_cache(head: str, lost: int, tmp_path: Path) -> None:
-    """A label that is ignored has no row; of a language model the first token is no target either."""
+def test_neither_prompts_nor_marks_take_room_in_the_cache(
+    head: str, lost: int, tmp_path: Path
+) -> None:
+    """A label that is ignored has no row; of a language model the first token is no target
+    either.
+    """
     _, batch = model_and_data(head)
     labels = batch["labels"][:, 1:] if head == "language" else batch["labels"]
     store = train("temporal", head, tmp_path).method._store
     assert len(store.rows["probabilities"]) == int((labels != -100).sum()) + 1
-    assert store.counts.tolist() == [length - lost for length in batch["attention_mask"].sum(1).tolist()]
+    assert store.counts.tolist() == [
+        length - lost for length in batch["attention_mask"].sum(1).tolist()
+    ]

@@ -1,4 +1,6 @@
-"""What the trainer does for a method that remembers samples: look ahead, sweep, resume with the cache elsewhere."""
+"""What the trainer does for a method that remembers samples: look ahead, sweep, resume with the
+cache elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,26 @@ SAMPLES = 22
 
 def samples(model: Any, count: int = SAMPLES) -> list[dict[str, Any]]:
     drawn = [tiny_batch(model, batch=1, seed=seed, lengths=[4 + seed % 5]) for seed in range(count)]
-    return [{name: value[0].tolist() for name, value in one.items() if name != "attention_mask"} for one in drawn]
+    return [
+        {name: value[0].tolist() for name, value in one.items() if name != "attention_mask"}
+        for one in drawn
+    ]
 
 
 def make_trainer(folder: Path, method: Method, **arguments: Any) -> AdversarialTrainer:
     model = tiny("bert", dropout=0.1)
-    fields = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "logging_steps": 1}
+    fields = {
+        "num_train_epochs": 4,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+    }
     settings = TrainingArguments(
-        str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **fields | {"save_strategy": "no"} | arguments
+        str(folder),
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        **fields | {"save_strategy": "no"} | arguments,
     )
     return AdversarialTrainer(
         model=model,
@@ -52,7 +66,10 @@ def learns(trainer: AdversarialTrainer) -> bool:
 
 
 def same_weights(one: AdversarialTrainer, other: AdversarialTrainer) -> bool:
-    return all(torch.equal(value, other.model.state_dict()[name]) for name, value in one.model.state_dict().items())
+    return all(
+        torch.equal(value, other.model.state_dict()[name])
+        for name, value in one.model.state_dict().items()
+    )
 
 
 class Spy(Arch):
@@ -75,7 +92,11 @@ def test_a_cache_outside_the_device_is_told_of_every_batch_of_an_epoch_but_its_f
     method = Spy(cache_fraction=0.5, refresh_every=None, ascent_steps=1, cache_device="disk")
     method.told, method.came = [], []
     trainer = make_trainer(
-        tmp_path, method, num_train_epochs=2, gradient_accumulation_steps=accumulation, dataloader_num_workers=workers
+        tmp_path,
+        method,
+        num_train_epochs=2,
+        gradient_accumulation_steps=accumulation,
+        dataloader_num_workers=workers,
     )
     trainer.train()
     came = [sample for ids in method.came for sample in ids]  # in one epoch of reuse
@@ -97,7 +118,9 @@ def test_a_cache_on_the_device_is_told_of_nothing(tmp_path: Path) -> None:
 def test_every_tier_trains_to_the_same_bits(tmp_path: Path, accumulation: int) -> None:
     runs = []
     for tier in ("device", "host", "disk"):
-        trainer = make_trainer(tmp_path, arch(cache_device=tier), gradient_accumulation_steps=accumulation)
+        trainer = make_trainer(
+            tmp_path, arch(cache_device=tier), gradient_accumulation_steps=accumulation
+        )
         trainer.train()
         runs.append(trainer)
     assert losses(runs[0]) == losses(runs[1]) == losses(runs[2])
@@ -111,7 +134,9 @@ def test_a_sweep_makes_every_step_a_reuse_and_is_counted_by_its_samples(tmp_path
     trainer.train()
     steps, sweeps, cached = 4 * 6, 2, SAMPLES // 2
     assert trainer.passes.steps == steps
-    assert trainer.passes.forward == pytest.approx(2 * steps + sweeps * 3 * cached / 4)  # the target and two ascents
+    assert trainer.passes.forward == pytest.approx(
+        2 * steps + sweeps * 3 * cached / 4
+    )  # the target and two ascents
     assert trainer.passes.backward == pytest.approx(steps + sweeps * 2 * cached / 4)
     assert learns(trainer)
     assert trainer.timer.seconds > 0
@@ -125,7 +150,9 @@ def test_a_sweep_differs_from_a_refresh_in_training_and_both_learn(tmp_path: Pat
     assert losses(swept) != losses(refreshed)
 
 
-@pytest.mark.parametrize("options", [{"refresh": "sweep"}, {"share_last_pass": True}, {"cache_dtype": "int8"}])
+@pytest.mark.parametrize(
+    "options", [{"refresh": "sweep"}, {"share_last_pass": True}, {"cache_dtype": "int8"}]
+)
 @pytest.mark.parametrize("stop", [3, 6, 15])
 def test_a_run_that_is_resumed_with_its_cache_on_disk_ends_bit_for_bit_as_the_one_that_went_through(
     tmp_path: Path, options: dict[str, Any], stop: int
@@ -154,7 +181,9 @@ def test_the_parts_of_the_loss_that_are_logged_add_up_to_the_loss_under_accumula
     trainer = make_trainer(tmp_path, arch(weight=2.0), gradient_accumulation_steps=accumulation)
     trainer.train()
     lines = [line for line in trainer.state.log_history if "task_loss" in line]
-    assert len(lines) == 4 * -(-6 // accumulation)  # of six batches an epoch; the last group may be smaller
+    assert len(lines) == 4 * -(
+        -6 // accumulation
+    )  # of six batches an epoch; the last group may be smaller
     for line in lines:
         assert line["loss"] == pytest.approx(line["task_loss"] + 2.0 * line["penalty"], rel=1e-3)
 
@@ -164,6 +193,9 @@ def test_a_collator_is_never_given_more_samples_than_a_training_batch_has(tmp_pa
     sizes: list[int] = []
     trainer = make_trainer(tmp_path, arch(), num_train_epochs=1)
     collate = trainer.data_collator.collator
-    trainer.data_collator.collator = lambda features: (sizes.append(len(features)), collate(features))[1]
+    trainer.data_collator.collator = lambda features: (
+        sizes.append(len(features)),
+        collate(features),
+    )[1]
     trainer.train()
     assert sorted(sizes) == [2] * 2 + [4] * 10  # 22 samples, twice

@@ -1,4 +1,6 @@
-"""What the trainer says of the plan of a run: how many updates there will be, also of a run that is lengthened."""
+"""What the trainer says of the plan of a run: how many updates there will be, also of a run that is
+lengthened.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,16 @@ from advreg.methods import Method, create
 from observe import Padded, batch_of, exact, features_of
 
 
-def train(folder: Path, method: Method, resume: Path | None = None, epochs: int = 2, **fields: Any) -> list[Clock]:
+def train(
+    folder: Path, method: Method, resume: Path | None = None, epochs: int = 2, **fields: Any
+) -> list[Clock]:
     """The clocks of all steps: eight samples in batches of four."""
     clocks: list[Clock] = []
     plain = method.objective
-    method.objective = lambda task, batch, clock, *rest: (clocks.append(clock), plain(task, batch, clock, *rest))[1]  # type: ignore[method-assign]
+    method.objective = lambda task, batch, clock, *rest: (
+        clocks.append(clock),
+        plain(task, batch, clock, *rest),
+    )[1]  # type: ignore[method-assign]
     settings = {
         "output_dir": str(folder), "per_device_train_batch_size": 4, "num_train_epochs": epochs, "report_to": "none",
         "save_strategy": "epoch", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1,
@@ -58,8 +65,12 @@ def test_a_run_that_is_lengthened_keeps_its_old_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["r3f", "simcut", "arch", "temporal"])
-def test_a_method_that_starts_half_way_costs_what_standard_training_does_until_then(name: str, tmp_path: Path) -> None:
-    options = {"cache_fraction": 1.0, "refresh_every": 1, "ascent_steps": 1} if name == "arch" else {}
+def test_a_method_that_starts_half_way_costs_what_standard_training_does_until_then(
+    name: str, tmp_path: Path
+) -> None:
+    options = (
+        {"cache_fraction": 1.0, "refresh_every": 1, "ascent_steps": 1} if name == "arch" else {}
+    )
     found: list[tuple[int, float | None]] = []
     method = create(name, start_at=0.5, **options)
     plain = method.objective
@@ -76,7 +87,9 @@ def test_a_method_that_starts_half_way_costs_what_standard_training_does_until_t
     assert found == [(0, 1), (1, 1), (2, later), (3, later)]
 
 
-def test_a_cache_that_starts_within_an_epoch_waits_for_the_next_also_when_resumed(tmp_path: Path) -> None:
+def test_a_cache_that_starts_within_an_epoch_waits_for_the_next_also_when_resumed(
+    tmp_path: Path,
+) -> None:
     """At a quarter of four epochs and a bit: with the third, not in the middle of the second."""
     options = {"cache_fraction": 1.0, "refresh_every": 5, "ascent_steps": 1, "start_at": 0.3}
     method = create("arch", **options)

@@ -1,4 +1,6 @@
-"""The trainers in several processes: one run, whoever trains on what; and its checkpoints in any number of them."""
+"""The trainers in several processes: one run, whoever trains on what; and its checkpoints in any
+number of them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ SIZE, WORLD = 13, 2
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("runs")
     alone = train_and_save(str(folder / "one"), per_device_train_batch_size=4)
-    ranks = together("process_jobs:everything", WORLD, folder, 300, folder=str(folder), runs=EVERY_METHOD)
+    ranks = together(
+        "process_jobs:everything", WORLD, folder, 300, folder=str(folder), runs=EVERY_METHOD
+    )
     return {"folder": folder, "alone": alone, "dealt": train_dealt(EVERY_METHOD), "ranks": ranks}
 
 
@@ -56,17 +60,30 @@ def neighbours_by_id(caches: list[dict[str, Tensor]]) -> dict[int, list[int]]:
 def same_memory(one: list[dict[str, Tensor]], other: list[dict[str, Tensor]]) -> bool:
     mine, theirs = rows_by_id(one), rows_by_id(other)
     assert len(mine) == int(SIZE * OPTIONS["arch"]["cache_fraction"])
-    same = set(mine) == set(theirs) and all(torch.equal(mine[index], theirs[index]) for index in mine)
+    same = set(mine) == set(theirs) and all(
+        torch.equal(mine[index], theirs[index]) for index in mine
+    )
     return same and neighbours_by_id(one) == neighbours_by_id(other)
 
 
-WITH_A_STEP = [number for number, name in enumerate(OPTIONS) if name != "standard"]  # which shards as stock does
+WITH_A_STEP = [
+    number for number, name in enumerate(OPTIONS) if name != "standard"
+]  # which shards as stock does
 
 
-@pytest.mark.parametrize("number", WITH_A_STEP, ids=[list(OPTIONS)[number] for number in WITH_A_STEP])
-def test_the_same_data_dealt_to_two_processes_trains_as_one(number: int, found: dict[str, Any]) -> None:
-    """Three epochs of 13 samples, which divide by nothing; for ARCH they refresh, reuse and refresh."""
-    one, (first, second) = found["dealt"][number], [rank["dealt"][number] for rank in found["ranks"]]
+@pytest.mark.parametrize(
+    "number", WITH_A_STEP, ids=[list(OPTIONS)[number] for number in WITH_A_STEP]
+)
+def test_the_same_data_dealt_to_two_processes_trains_as_one(
+    number: int, found: dict[str, Any]
+) -> None:
+    """Three epochs of 13 samples, which divide by nothing; for ARCH they refresh, reuse and
+    refresh.
+    """
+    one, (first, second) = (
+        found["dealt"][number],
+        [rank["dealt"][number] for rank in found["ranks"]],
+    )
     assert one["steps"] == first["steps"] == 6
     assert farthest(one["weights"], first["weights"]) < 1e-12
     assert equal(first["weights"], second["weights"])
@@ -75,9 +92,14 @@ def test_the_same_data_dealt_to_two_processes_trains_as_one(number: int, found: 
         assert theirs.get("penalty") == pytest.approx(mine.get("penalty"), abs=1e-5)
 
 
-def test_processes_cache_their_own_samples_and_find_the_neighbours_one_finds(found: dict[str, Any]) -> None:
+def test_processes_cache_their_own_samples_and_find_the_neighbours_one_finds(
+    found: dict[str, Any],
+) -> None:
     number = list(OPTIONS).index("arch")
-    one, two = found["dealt"][number]["memory"], [rank["dealt"][number]["memory"] for rank in found["ranks"]]
+    one, two = (
+        found["dealt"][number]["memory"],
+        [rank["dealt"][number]["memory"] for rank in found["ranks"]],
+    )
     for rank, cache in enumerate(two):
         assert {index % WORLD for index in cache["cache.ids"].tolist()} == {rank}
     mine, theirs = rows_by_id([one]), rows_by_id(two)
@@ -93,7 +115,9 @@ def test_as_many_processes_resume_in_mid_epoch_bit_for_bit(found: dict[str, Any]
     assert not equal(found["ranks"][0]["whole"]["memory"], found["ranks"][0]["recalled"])
 
 
-def test_one_process_goes_on_with_all_that_two_had_cached(found: dict[str, Any], tmp_path: Path) -> None:
+def test_one_process_goes_on_with_all_that_two_had_cached(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
     alone = resumed(str(found["folder"] / "two"), 6, per_device_train_batch_size=4)
     assert same_memory([alone.recalled], [rank["recalled"] for rank in found["ranks"]])
     assert alone.state.global_step == 16
@@ -105,7 +129,9 @@ def test_two_processes_go_on_with_all_that_one_had_cached(found: dict[str, Any])
     assert outcome(found["alone"])["steps"] == 16
 
 
-def test_a_part_that_cannot_be_written_costs_that_checkpoint_and_not_the_run(found: dict[str, Any]) -> None:
+def test_a_part_that_cannot_be_written_costs_that_checkpoint_and_not_the_run(
+    found: dict[str, Any],
+) -> None:
     kept = [f"checkpoint-{step}" for step in (12, 15, 16, 6, 9)]
     assert [rank["checkpoints"] for rank in found["ranks"]] == [kept, kept]
 
@@ -123,14 +149,25 @@ class Second(TrainingArguments):
 def second(tmp_path: Path, data: Any = None, **fields: Any) -> Any:
     trainer = trainer_of("r3f", str(tmp_path))
     trainer.train_dataset = features_of(tiny_batch("bert", batch=SIZE)) if data is None else data
-    settings = {"per_device_train_batch_size": 2, "seed": 3, "report_to": "none", "use_cpu": True, **fields}
+    settings = {
+        "per_device_train_batch_size": 2,
+        "seed": 3,
+        "report_to": "none",
+        "use_cpu": True,
+        **fields,
+    }
     trainer.args = Second(str(tmp_path), **settings)
     return trainer
 
 
 def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
     plain = second(tmp_path)._shard_batches()
-    assert (plain.shard, plain.batch_size, plain.seed, plain.shuffle) == (Shard(SIZE, 1, 2), 2, 3, True)
+    assert (plain.shard, plain.batch_size, plain.seed, plain.shuffle) == (
+        Shard(SIZE, 1, 2),
+        2,
+        3,
+        True,
+    )
     other = {"data_seed": 8, "dataloader_drop_last": True, "train_sampling_strategy": "sequential"}
     batches = second(tmp_path, **other)._shard_batches()
     assert (batches.seed, batches.shuffle) == (8, False)
@@ -152,7 +189,10 @@ def test_samples_are_grouped_by_the_length_they_have(kind: str, tmp_path: Path) 
 
 
 def test_a_strategy_that_would_move_samples_between_processes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must be one of random, sequential, group_by_length, got 'batch_rebalance'"):
+    with pytest.raises(
+        ValueError,
+        match="must be one of random, sequential, group_by_length, got 'batch_rebalance'",
+    ):
         second(tmp_path, train_sampling_strategy="batch_rebalance").get_train_dataloader()
 
 
@@ -179,16 +219,22 @@ def test_every_variant_dealt_to_many_processes_trains_as_one(world: int, tmp_pat
     ranks = together("process_jobs:train_dealt", world, tmp_path, 500, runs=VARIANTS)
     for number, run in enumerate(VARIANTS):
         assert farthest(one[number]["weights"], ranks[0][number]["weights"]) < 1e-12, run
-        assert all(equal(ranks[0][number]["weights"], rank[number]["weights"]) for rank in ranks), run
+        assert all(equal(ranks[0][number]["weights"], rank[number]["weights"]) for rank in ranks), (
+            run
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_processes_stay_identical_for_fifty_steps_on_data_that_do_not_divide(batch_size: int, tmp_path: Path) -> None:
+def test_processes_stay_identical_for_fifty_steps_on_data_that_do_not_divide(
+    batch_size: int, tmp_path: Path
+) -> None:
     ranks = together("process_jobs:train_fifty", 3, tmp_path, 500, batch_size=batch_size)
     for number, name in enumerate(OPTIONS):
         assert ranks[0][number]["steps"] == 50, name
-        assert all(equal(ranks[0][number]["weights"], rank[number]["weights"]) for rank in ranks), name
+        assert all(equal(ranks[0][number]["weights"], rank[number]["weights"]) for rank in ranks), (
+            name
+        )
 
 
 SHARDED: list[dict[str, Any]] = [

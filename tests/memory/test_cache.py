@@ -19,7 +19,18 @@ from advreg.core.shard import Shard
 from advreg.memory.cache import PerturbationCache, cache_bytes
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
-from padded import SIDES, Side, few, on_padding, perturbation, random_samples, real, same, seeds, sides
+from padded import (
+    SIDES,
+    Side,
+    few,
+    on_padding,
+    perturbation,
+    random_samples,
+    real,
+    same,
+    seeds,
+    sides,
+)
 
 SIZES = {"encoder": [3, 1, 4, 2, 5, 2, 1, 3], "decoder": [2, 4, 1, 3, 2, 5, 3, 1]}
 WIDTHS = {"encoder": 3, "decoder": 2}
@@ -33,28 +44,42 @@ def make_cache(
     cached: Sequence[int] = CACHED, dtype: CacheDtype = "float32", tier: Tier = "device"
 ) -> PerturbationCache:
     lengths = {stream: torch.tensor(sizes) for stream, sizes in SIZES.items()}
-    return PerturbationCache(torch.tensor(cached), len(EVERYONE), lengths, WIDTHS, dtype, Place(tier=tier))
+    return PerturbationCache(
+        torch.tensor(cached), len(EVERYONE), lengths, WIDTHS, dtype, Place(tier=tier)
+    )
 
 
 def drawn(ids: Sequence[int], seed: int, scale: float = 1.0) -> dict[str, list[Tensor]]:
     """A Δ for each of these samples, of its length in each stream."""
     return {
-        stream: random_samples([sizes[sample] for sample in ids], seed + len(stream), WIDTHS[stream], scale)
+        stream: random_samples(
+            [sizes[sample] for sample in ids], seed + len(stream), WIDTHS[stream], scale
+        )
         for stream, sizes in SIZES.items()
     }
 
 
 def zeros_for(ids: Sequence[int], side: Side = "right", extra: int = 0) -> Perturbation:
-    return perturbation({s: [torch.zeros_like(row) for row in rows] for s, rows in drawn(ids, 0).items()}, side, extra)
+    return perturbation(
+        {s: [torch.zeros_like(row) for row in rows] for s, rows in drawn(ids, 0).items()},
+        side,
+        extra,
+    )
 
 
 def write(
-    cache: PerturbationCache, ids: Sequence[int], rows: dict[str, list[Tensor]], ema: float = 0.5, epoch: int = 0
+    cache: PerturbationCache,
+    ids: Sequence[int],
+    rows: dict[str, list[Tensor]],
+    ema: float = 0.5,
+    epoch: int = 0,
 ) -> Perturbation:
     return cache.write(torch.tensor(ids), perturbation(rows), ema, WIDE, epoch)
 
 
-def read(cache: PerturbationCache, ids: Sequence[int], stream: str, side: Side = "right") -> list[Tensor]:
+def read(
+    cache: PerturbationCache, ids: Sequence[int], stream: str, side: Side = "right"
+) -> list[Tensor]:
     return real(cache.read(torch.tensor(ids), zeros_for(ids, side)), stream)
 
 
@@ -111,10 +136,14 @@ def test_any_sequence_of_writes_and_reads_is_that_of_a_dictionary_of_sentences(
         found = ball.project(perturbation(drawn(ids, seed + epoch), side, extra))
         trained = cache.write(torch.tensor(ids), found, ema, ball, epoch)
         for stream in SIZES:
-            expected = [naive.write(i, stream, row) for i, row in zip(ids, real(found, stream), strict=True)]
+            expected = [
+                naive.write(i, stream, row) for i, row in zip(ids, real(found, stream), strict=True)
+            ]
             torch.testing.assert_close(real(trained, stream), expected)
         for _, other_side, other_extra in history:
-            recalled = cache.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, other_side, other_extra))
+            recalled = cache.read(
+                torch.tensor(EVERYONE), zeros_for(EVERYONE, other_side, other_extra)
+            )
             assert not on_padding(recalled).any()
             for stream in SIZES:
                 expected = [naive.read(sample, stream) for sample in EVERYONE]
@@ -131,7 +160,9 @@ def test_what_is_cached_is_delta_itself_and_not_how_far_the_ascent_went() -> Non
     for stream in SIZES:
         recalled = read(cache, CACHED, stream)
         assert same(recalled, real(found, stream))
-        assert all(row.norm() > 0.45 for row in recalled)  # the way from the start is at most 0.02 long
+        assert all(
+            row.norm() > 0.45 for row in recalled
+        )  # the way from the start is at most 0.02 long
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.01, 0.9])
@@ -222,7 +253,9 @@ def test_left_and_right_padding_agree(written: Side, wanted: Side, extra: int) -
 def test_the_k_th_real_token_gets_the_k_th_row_across_a_hole_in_the_mask() -> None:
     cache = PerturbationCache(torch.tensor([0]), 1, {"tokens": torch.tensor([2])}, {"tokens": 1})
     cache.write(torch.tensor([0]), perturbation([torch.tensor([[1.0], [2.0]])]), 0.0, WIDE, epoch=0)
-    holes = Perturbation({"tokens": torch.zeros(1, 4, 1)}, {"tokens": torch.tensor([[False, True, False, True]])})
+    holes = Perturbation(
+        {"tokens": torch.zeros(1, 4, 1)}, {"tokens": torch.tensor([[False, True, False, True]])}
+    )
     assert cache.read(torch.tensor([0]), holes).values["tokens"].flatten().tolist() == [0, 1, 0, 2]
 
 
@@ -238,7 +271,8 @@ def test_a_delta_that_is_not_finite_is_refused_and_nothing_of_its_batch_is_cache
     before = snapshot(cache)
     rows[stream][2][-1, 0] = junk
     with pytest.raises(
-        FloatingPointError, match=rf"stream '{stream}' is not finite in torch.float32 for sample ids \[4\]"
+        FloatingPointError,
+        match=rf"stream '{stream}' is not finite in torch.float32 for sample ids \[4\]",
     ):
         write(cache, CACHED, rows, epoch=epoch)
     assert unchanged(cache, before)
@@ -251,7 +285,8 @@ def test_a_delta_outside_its_ball_is_refused_and_nothing_of_its_batch_is_cached(
     before = snapshot(cache)
     rows["decoder"][1][0, 0] = 0.51
     with pytest.raises(
-        ValueError, match=rf"sample ids \[1\] is outside the ball of radius 0.5 \({norm} per token\); nothing was"
+        ValueError,
+        match=rf"sample ids \[1\] is outside the ball of radius 0.5 \({norm} per token\); nothing was",
     ):
         cache.write(torch.tensor(CACHED), perturbation(rows), 0.0, ball, 0)
     assert unchanged(cache, before)
@@ -264,7 +299,8 @@ def test_a_delta_that_would_overflow_in_float16_is_refused_before_it_becomes_inf
     before = snapshot(cache)
     rows["encoder"][1][0, 0] = 7e4
     with pytest.raises(
-        FloatingPointError, match=r"not finite in torch.float16 for sample ids \[1\]; nothing was cached"
+        FloatingPointError,
+        match=r"not finite in torch.float16 for sample ids \[1\]; nothing was cached",
     ):
         cache.write(torch.tensor(CACHED), perturbation(rows), 0.5, Ball(1e6), epoch=0)
     assert unchanged(cache, before)
@@ -272,14 +308,18 @@ def test_a_delta_that_would_overflow_in_float16_is_refused_before_it_becomes_inf
 
 @few
 @given(seeds, st.sampled_from([1e-6, 1e-4, 0.1, 10.0]))
-def test_float16_storage_errs_by_half_a_unit_in_the_last_place_at_most(seed: int, scale: float) -> None:
+def test_float16_storage_errs_by_half_a_unit_in_the_last_place_at_most(
+    seed: int, scale: float
+) -> None:
     cache, rows = make_cache(dtype="float16"), drawn(CACHED, seed, scale)
     trained = write(cache, CACHED, rows)
     for stream in SIZES:
         assert same(real(trained, stream), rows[stream])  # what is trained on is not rounded
         for stored, exact in zip(read(cache, CACHED, stream), rows[stream], strict=True):
             assert stored.dtype == torch.float32
-            bound = (exact.abs() * 2**-11).clamp_min(2**-25)  # 11 significant bits; below 2⁻¹⁴, steps of 2⁻²⁴
+            bound = (exact.abs() * 2**-11).clamp_min(
+                2**-25
+            )  # 11 significant bits; below 2⁻¹⁴, steps of 2⁻²⁴
             assert bool(((stored - exact).abs() <= bound).all())
 
 
@@ -291,14 +331,20 @@ def test_the_means_beside_the_rows_are_the_means_of_what_is_stored(
 ) -> None:
     cache = make_cache(dtype=dtype)
     for epoch, (ids, side, extra) in enumerate(history):
-        cache.write(torch.tensor(ids), perturbation(drawn(ids, seed + epoch), side, extra), 0.3, WIDE, epoch)
+        cache.write(
+            torch.tensor(ids), perturbation(drawn(ids, seed + epoch), side, extra), 0.3, WIDE, epoch
+        )
     for stream in SIZES:
         for slot, rows in enumerate(read(cache, CACHED, stream)):
             expected = [math.fsum(column) / len(column) for column in rows.T.tolist()]
-            assert cache.means(stream, torch.tensor(slot)).tolist() == pytest.approx(expected, abs=1e-6)
+            assert cache.means(stream, torch.tensor(slot)).tolist() == pytest.approx(
+                expected, abs=1e-6
+            )
 
 
-def test_a_sample_that_stands_twice_in_a_batch_keeps_one_of_its_deltas_and_the_mean_of_that_one() -> None:
+def test_a_sample_that_stands_twice_in_a_batch_keeps_one_of_its_deltas_and_the_mean_of_that_one() -> (
+    None
+):
     cache = make_cache()
     one, two = (drawn([4], seed)["encoder"][0] for seed in (18, 19))
     write(cache, [4, 4], {"encoder": [one, two], "decoder": drawn([4, 4], seed=20)["decoder"]})
@@ -309,7 +355,9 @@ def test_a_sample_that_stands_twice_in_a_batch_keeps_one_of_its_deltas_and_the_m
 
 def test_a_batch_in_double_precision_is_read_back_in_double_precision() -> None:
     cache = make_cache()
-    doubles = {stream: [row.double() for row in rows] for stream, rows in drawn(CACHED, seed=21).items()}
+    doubles = {
+        stream: [row.double() for row in rows] for stream, rows in drawn(CACHED, seed=21).items()
+    }
     write(cache, CACHED, doubles)
     recalled = cache.read(torch.tensor(CACHED), perturbation(doubles))
     assert recalled.values["encoder"].dtype == torch.float64
@@ -341,10 +389,14 @@ def test_an_id_outside_the_data_is_found_out_though_the_sample_nearest_to_it_is_
 
 def test_a_sample_of_another_process_is_found_out_though_its_neighbour_here_is_as_long() -> None:
     lengths = {"tokens": torch.tensor([2, 2, 2])}
-    cache = PerturbationCache(torch.tensor([1, 5]), Shard(6, rank=1, world=2), lengths, {"tokens": 3})
+    cache = PerturbationCache(
+        torch.tensor([1, 5]), Shard(6, rank=1, world=2), lengths, {"tokens": 3}
+    )
     blank = perturbation({"tokens": [torch.zeros(2, 3)]}, "right", 0)
     cache.find(torch.tensor([5]), blank)
-    with pytest.raises(IndexError, match="sample id 4 belongs to process 0 of 2, but came to process 1"):
+    with pytest.raises(
+        IndexError, match="sample id 4 belongs to process 0 of 2, but came to process 1"
+    ):
         cache.find(torch.tensor([4]), blank)
 
 
@@ -354,9 +406,7 @@ def test_a_sample_whose_length_changed_is_named_with_both_lengths(sample: int) -
     then = SIZES["decoder"][sample]
     rows["decoder"][1] = torch.zeros(then + 1, 2)
     before = snapshot(cache)
-    message = (
-        rf"sample id {sample} has {then + 1} tokens in stream 'decoder', but had {then} when the method was prepared"
-    )
+    message = rf"sample id {sample} has {then + 1} tokens in stream 'decoder', but had {then} when the method was prepared"
     with pytest.raises(ValueError, match=message):
         cache.read(torch.tensor([1, sample]), perturbation(rows))
     with pytest.raises(ValueError, match=message):
@@ -382,7 +432,9 @@ def test_known_are_the_cached_samples_that_were_written() -> None:
     assert cache.known(torch.tensor(EVERYONE)).nonzero().flatten().tolist() == [1, 3]
 
 
-def test_a_cache_is_complete_once_every_cached_sample_was_written_and_a_loaded_one_looks_again() -> None:
+def test_a_cache_is_complete_once_every_cached_sample_was_written_and_a_loaded_one_looks_again() -> (
+    None
+):
     cache, partial = make_cache(), make_cache()
     assert not cache.complete
     write(cache, [6, 1, 0], drawn([6, 1, 0], seed=25))
@@ -395,7 +447,9 @@ def test_a_cache_is_complete_once_every_cached_sample_was_written_and_a_loaded_o
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_saved_cache_is_loaded_bit_for_bit_and_continues_as_if_never_stopped(dtype: CacheDtype) -> None:
+def test_a_saved_cache_is_loaded_bit_for_bit_and_continues_as_if_never_stopped(
+    dtype: CacheDtype,
+) -> None:
     cache, resumed = make_cache(dtype=dtype), make_cache(dtype=dtype)
     write(cache, [1, 4, 0], drawn([1, 4, 0], seed=27), epoch=0)
     resumed.load_state_dict(snapshot(cache))
@@ -405,7 +459,9 @@ def test_a_saved_cache_is_loaded_bit_for_bit_and_continues_as_if_never_stopped(d
 
     following = drawn(CACHED, seed=28)
     trained = [write(one, CACHED, following, ema=0.4, epoch=15) for one in (cache, resumed)]
-    assert all(torch.equal(trained[0].values[stream], trained[1].values[stream]) for stream in SIZES)
+    assert all(
+        torch.equal(trained[0].values[stream], trained[1].values[stream]) for stream in SIZES
+    )
     assert unchanged(resumed, snapshot(cache))
 
 
@@ -426,16 +482,27 @@ def other_lengths() -> PerturbationCache:
 
 
 def one_stream() -> PerturbationCache:
-    return PerturbationCache(torch.tensor(CACHED), 8, {"encoder": torch.tensor(SIZES["encoder"])}, WIDTHS)
+    return PerturbationCache(
+        torch.tensor(CACHED), 8, {"encoder": torch.tensor(SIZES["encoder"])}, WIDTHS
+    )
 
 
 @pytest.mark.parametrize(
     ("saved", "message"),
     [
-        (make_cache([1, 6, 4, 3]), "saved cache's ids differ from this run's; resume with the same data and seed"),
-        (make_cache([6, 1, 4]), r"saved cache's ids is \(3,\) of torch.int64, this run needs \(4,\)"),
+        (
+            make_cache([1, 6, 4, 3]),
+            "saved cache's ids differ from this run's; resume with the same data and seed",
+        ),
+        (
+            make_cache([6, 1, 4]),
+            r"saved cache's ids is \(3,\) of torch.int64, this run needs \(4,\)",
+        ),
         (other_lengths(), "saved cache's decoder.lengths differ from this run's"),
-        (make_cache(dtype="float16"), "encoder.rows is .* of torch.float16, this run needs .* of torch.float32"),
+        (
+            make_cache(dtype="float16"),
+            "encoder.rows is .* of torch.float16, this run needs .* of torch.float32",
+        ),
         (one_stream(), r"saved cache holds .* this one .*decoder.*; is it another model's\?"),
     ],
     ids=["other ids", "fewer ids", "other lengths", "other dtype", "a stream less"],
@@ -451,7 +518,9 @@ def test_a_saved_cache_that_belongs_to_another_run_is_refused_and_nothing_is_tak
     assert unchanged(cache, before)
 
 
-@pytest.mark.parametrize("name", ["ids", "written_at", "encoder.rows", "decoder.means.rows", "decoder.lengths"])
+@pytest.mark.parametrize(
+    "name", ["ids", "written_at", "encoder.rows", "decoder.means.rows", "decoder.lengths"]
+)
 def test_a_saved_cache_with_a_missing_entry_is_refused(name: str) -> None:
     state = snapshot(make_cache())
     del state[name]
@@ -476,7 +545,9 @@ def test_every_tier_gives_the_same_bits_whether_or_not_it_knew_what_comes_next(
                 cache.expect(torch.tensor(EVERYONE))
                 cache.expect(torch.tensor(ids))
             cache.write(torch.tensor(ids), found, 0.3, Ball(2.0), epoch)
-        near, *others = [cache.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, side, extra)) for cache in caches]
+        near, *others = [
+            cache.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, side, extra)) for cache in caches
+        ]
         for other in others:
             assert all(torch.equal(near.values[stream], other.values[stream]) for stream in SIZES)
     for cache in caches[1:]:
@@ -493,23 +564,33 @@ def test_a_delta_inside_the_ball_is_inside_after_it_was_stored_decoded_and_proje
     delta = ball.rescale(perturbation(drawn(CACHED, seed)))
     cache.write(torch.tensor(CACHED), delta, 0.5, ball, epoch=0)
     recalled = cache.read(torch.tensor(CACHED), delta)
-    assert ball.contains(recalled, tolerance=0.3 if dtype == "int4" else 0.01)  # what rounding alone can do
+    assert ball.contains(
+        recalled, tolerance=0.3 if dtype == "int4" else 0.01
+    )  # what rounding alone can do
     assert ball.contains(ball.project(recalled))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("int4", 7)])
 @few
 @given(seed=seeds)
-def test_integer_storage_errs_by_half_a_step_of_its_row_at_most(dtype: CacheDtype, most: int, seed: int) -> None:
+def test_integer_storage_errs_by_half_a_step_of_its_row_at_most(
+    dtype: CacheDtype, most: int, seed: int
+) -> None:
     cache, rows = make_cache(dtype=dtype), drawn(CACHED, seed)
     trained = write(cache, CACHED, rows)
     for stream in SIZES:
         assert same(real(trained, stream), rows[stream])  # what is trained on is not rounded
-        for slot, (stored, exact) in enumerate(zip(read(cache, CACHED, stream), rows[stream], strict=True)):
+        for slot, (stored, exact) in enumerate(
+            zip(read(cache, CACHED, stream), rows[stream], strict=True)
+        ):
             step = exact.abs().amax(1, keepdim=True) / most
             assert bool(((stored - exact).abs() <= 0.5001 * step).all())
             mean = cache.means(stream, torch.tensor(slot))
-            assert bool(((mean - stored.mean(0)).abs() <= 0.501 * stored.mean(0).abs().max() / 127 + 1e-7).all())
+            assert bool(
+                (
+                    (mean - stored.mean(0)).abs() <= 0.501 * stored.mean(0).abs().max() / 127 + 1e-7
+                ).all()
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -520,10 +601,16 @@ def test_the_bytes_are_known_before_the_cache_is_made(dtype: CacheDtype) -> None
 
 @few
 @given(tokens=st.integers(1, 30))
-def test_groups_hold_every_cached_sample_once_and_pad_to_no_more_tokens_than_allowed(tokens: int) -> None:
+def test_groups_hold_every_cached_sample_once_and_pad_to_no_more_tokens_than_allowed(
+    tokens: int,
+) -> None:
     groups = make_cache().groups(tokens)
     assert sorted(sample for group in groups for sample in group.tolist()) == sorted(CACHED)
-    longest = [max(SIZES["encoder"][sample], SIZES["decoder"][sample]) for group in groups for sample in group.tolist()]
+    longest = [
+        max(SIZES["encoder"][sample], SIZES["decoder"][sample])
+        for group in groups
+        for sample in group.tolist()
+    ]
     assert longest == sorted(longest, reverse=True)
     for group in groups:
         widest = max(max(sizes[sample] for sample in group.tolist()) for sizes in SIZES.values())
@@ -559,7 +646,9 @@ def test_a_process_without_a_cached_sample_keeps_what_it_found_and_reads_zeros()
 def test_a_process_s_samples_are_found_by_their_ids_in_the_whole_data(tier: Tier) -> None:
     shard = Shard(11, 2, 3)  # samples 2, 5 and 8
     lengths = {"tokens": torch.tensor([1, 2, 3])}
-    cache = PerturbationCache(torch.tensor([2, 8]), shard, lengths, {"tokens": 2}, place=Place(tier=tier))
+    cache = PerturbationCache(
+        torch.tensor([2, 8]), shard, lengths, {"tokens": 2}, place=Place(tier=tier)
+    )
     delta = perturbation([torch.full((size, 2), float(size)) for size in (3, 2, 1)])
     cache.write(torch.tensor([8, 5, 2]), delta, 0.5, Ball(100.0), 4)
     found = cache.read(torch.tensor([2, 8]), perturbation([torch.zeros(1, 2), torch.zeros(3, 2)]))
@@ -578,7 +667,9 @@ class Waits(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         aten = torch.ops.aten
         picks = function in (aten.index.Tensor, aten.index_put_.default) and any(
             index is not None and index.dtype == torch.bool for index in args[1]
@@ -598,7 +689,13 @@ def test_a_write_waits_three_times_however_many_streams_there_are() -> None:
 @pytest.mark.parametrize("dtype", get_args(CacheDtype))
 def test_what_padding_writes_is_wiped_off(dtype: CacheDtype) -> None:
     cache = make_cache(dtype=dtype)
-    cache.write(torch.tensor(CACHED), perturbation(drawn(CACHED, seed=1), "left", extra=3), 0.5, WIDE, epoch=0)
+    cache.write(
+        torch.tensor(CACHED),
+        perturbation(drawn(CACHED, seed=1), "left", extra=3),
+        0.5,
+        WIDE,
+        epoch=0,
+    )
     for store in cache._store.values():
         assert all(not part[-1].any() for part in store.rows.values())
         assert any(part[:-1].any() for part in store.rows.values())

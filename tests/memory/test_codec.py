@@ -36,7 +36,9 @@ def test_integers_are_the_nearest_of_evenly_spaced_steps_up_to_the_largest_entry
     decoded = codec.decode(codec.encode(rows), torch.float32)
     step = rows.abs().amax(-1, keepdim=True) / most
     assert bool(((decoded - rows).abs() <= 0.5001 * step).all())
-    for row, exact in zip(decoded.reshape(-1, width).tolist(), rows.reshape(-1, width).tolist(), strict=True):
+    for row, exact in zip(
+        decoded.reshape(-1, width).tolist(), rows.reshape(-1, width).tolist(), strict=True
+    ):
         assert row == pytest.approx(naive_integers(exact, most), rel=1e-5, abs=1e-5 * scale)
 
 
@@ -66,7 +68,9 @@ def test_storing_what_was_stored_changes_nothing_that_counts(
 @pytest.mark.parametrize("dtype", DTYPES)
 @few
 @given(seed=seeds, width=widths, scale=scales)
-def test_no_entry_grows_beyond_the_largest_of_its_row(dtype: CacheDtype, seed: int, width: int, scale: float) -> None:
+def test_no_entry_grows_beyond_the_largest_of_its_row(
+    dtype: CacheDtype, seed: int, width: int, scale: float
+) -> None:
     codec, rows = codec_for(dtype, width), rows_of(seed, width, scale)
     decoded = codec.decode(codec.encode(rows), torch.float32)
     slack = 1 + (2.0**-8 if dtype == "bfloat16" else 2.0**-10)
@@ -76,7 +80,9 @@ def test_no_entry_grows_beyond_the_largest_of_its_row(dtype: CacheDtype, seed: i
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_parts_of_zeros_decode_to_zeros_as_the_blank_row_needs(dtype: CacheDtype) -> None:
     codec = codec_for(dtype, 5)
-    blank = {name: torch.zeros(4, *shape, dtype=kind) for name, (shape, kind) in codec.layout().items()}
+    blank = {
+        name: torch.zeros(4, *shape, dtype=kind) for name, (shape, kind) in codec.layout().items()
+    }
     assert not codec.decode(blank, torch.float32).any()
     zeros = torch.zeros(4, 5)
     assert not codec.decode(codec.encode(zeros), torch.float32).any()
@@ -89,13 +95,16 @@ def test_a_row_takes_what_its_layout_says_and_no_row_disturbs_another(dtype: Cac
     assert {name: (part.shape[2:], part.dtype) for name, part in parts.items()} == {
         name: (torch.Size(shape), kind) for name, (shape, kind) in codec.layout().items()
     }
-    assert bytes_per_row(codec) == sum(part[0, 0].numel() * part.element_size() for part in parts.values())
+    assert bytes_per_row(codec) == sum(
+        part[0, 0].numel() * part.element_size() for part in parts.values()
+    )
     alone = codec.decode(codec.encode(rows[1, 2]), torch.float32)
     assert torch.equal(codec.decode(parts, torch.float32)[1, 2], alone)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 2048), ("float16", 1024), ("bfloat16", 1024), ("int8", 516), ("int4", 260)]
+    ("dtype", "size"),
+    [("float32", 2048), ("float16", 1024), ("bfloat16", 1024), ("int8", 516), ("int4", 260)],
 )
 def test_a_row_of_512_takes_this_many_bytes(dtype: CacheDtype, size: int) -> None:
     assert bytes_per_row(codec_for(dtype, 512)) == size

@@ -17,7 +17,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return together("exchange_jobs:exchange", 3, folder, 120, dtype="int8")
 
 
-def test_every_process_gets_the_rows_of_all_however_many_each_has(found: list[dict[str, Any]]) -> None:
+def test_every_process_gets_the_rows_of_all_however_many_each_has(
+    found: list[dict[str, Any]],
+) -> None:
     for rank in found:
         parts = rank["gathered"]
         assert [part.tolist() for part in parts] == [[], [[1.0, 1.0]], [[2.0, 2.0], [2.0, 2.0]]]
@@ -38,7 +40,9 @@ def test_rows_of_the_cache_set_come_in_the_order_of_the_ids(found: list[dict[str
         assert rank["assembled"][:, 0].tolist() == CACHED
 
 
-def test_shared_means_are_the_means_of_those_who_hold_the_samples(found: list[dict[str, Any]]) -> None:
+def test_shared_means_are_the_means_of_those_who_hold_the_samples(
+    found: list[dict[str, Any]],
+) -> None:
     """To the bit, as stored in int8; what its process has not written is marked so."""
     seen = [0, 0, 0]
     for place, index in enumerate(CACHED):
@@ -53,9 +57,16 @@ def test_shared_means_are_the_means_of_those_who_hold_the_samples(found: list[di
     assert not any(rank["complete"] for rank in found)
 
 
-def test_what_is_exchanged_is_a_row_and_its_scale_for_each_cached_sample(found: list[dict[str, Any]]) -> None:
+def test_what_is_exchanged_is_a_row_and_its_scale_for_each_cached_sample(
+    found: list[dict[str, Any]],
+) -> None:
     assert {rank["nbytes"] for rank in found} == {len(CACHED) * (3 * 1 + 4)}
 
 
-def test_means_that_were_never_exchanged_are_refused_with_the_remedy(found: list[dict[str, Any]]) -> None:
-    assert all(rank["refusal"].startswith("the processes have not exchanged their means; call") for rank in found)
+def test_means_that_were_never_exchanged_are_refused_with_the_remedy(
+    found: list[dict[str, Any]],
+) -> None:
+    assert all(
+        rank["refusal"].startswith("the processes have not exchanged their means; call")
+        for rank in found
+    )

@@ -18,9 +18,27 @@ from advreg.core.perturbation import Perturbation
 from advreg.memory import neighbours
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.corpus import Corpus
-from advreg.memory.neighbours import NeighbourIndex, choose_method, nearest, nearest_by_faiss, search, strangers
-from advreg.methods.arch import Arch
-from padded import SIDES, Side, few, on_padding, perturbation, random_samples, real, same, seeds, sides
+from advreg.memory.neighbours import (
+    NeighbourIndex,
+    choose_method,
+    nearest,
+    nearest_by_faiss,
+    search,
+    strangers,
+)
+from advreg.methods.adversarial.arch import Arch
+from padded import (
+    SIDES,
+    Side,
+    few,
+    on_padding,
+    perturbation,
+    random_samples,
+    real,
+    same,
+    seeds,
+    sides,
+)
 
 SIZES = {"encoder": [3, 1, 4, 2, 5, 2, 1, 3], "decoder": [2, 4, 1, 3, 2, 5, 3, 1]}
 WIDTHS = {"encoder": 3, "decoder": 2}
@@ -35,16 +53,24 @@ def seeded(seed: int) -> torch.Generator:
 
 def drawn(ids: Sequence[int], seed: int) -> dict[str, list[Tensor]]:
     return {
-        stream: random_samples([sizes[sample] for sample in ids], seed + len(stream), WIDTHS[stream])
+        stream: random_samples(
+            [sizes[sample] for sample in ids], seed + len(stream), WIDTHS[stream]
+        )
         for stream, sizes in SIZES.items()
     }
 
 
 def zeros_for(ids: Sequence[int], side: Side = "right", extra: int = 0) -> Perturbation:
-    return perturbation({s: [torch.zeros_like(row) for row in rows] for s, rows in drawn(ids, 0).items()}, side, extra)
+    return perturbation(
+        {s: [torch.zeros_like(row) for row in rows] for s, rows in drawn(ids, 0).items()},
+        side,
+        extra,
+    )
 
 
-def filled_cache(written: Sequence[int], seed: int) -> tuple[PerturbationCache, dict[str, dict[int, Tensor]]]:
+def filled_cache(
+    written: Sequence[int], seed: int
+) -> tuple[PerturbationCache, dict[str, dict[int, Tensor]]]:
     """A cache in which these samples were written, and what was written, by stream and id."""
     lengths = {stream: torch.tensor(sizes) for stream, sizes in SIZES.items()}
     cache = PerturbationCache(torch.tensor(CACHED), len(EVERYONE), lengths, WIDTHS)
@@ -65,7 +91,9 @@ def naive_nearest(query: Tensor, anchors: Tensor, count: int) -> list[int]:
 
 
 def naive_borrow(length: int, their_rows: list[Tensor]) -> list[list[float]]:
-    """δ_{i,ℓ} = 1/|K_i| Σ_j 1/ℓ_j Σ_ℓ′ δ_{j,ℓ′} for each ℓ: equation construct-adv, loop by loop."""
+    """δ_{i,ℓ} = 1/|K_i| Σ_j 1/ℓ_j Σ_ℓ′ δ_{j,ℓ′} for each ℓ: equation construct-adv, loop by
+    loop.
+    """
     width = their_rows[0].shape[1]
     mean = [0.0] * width
     for rows in their_rows:
@@ -77,33 +105,48 @@ def naive_borrow(length: int, their_rows: list[Tensor]) -> list[list[float]]:
 
 @few
 @given(st.integers(1, 8), st.integers(1, 9), st.integers(1, 6), seeds)
-def test_the_nearest_are_those_of_highest_cosine_similarity(queries: int, anchors: int, count: int, seed: int) -> None:
+def test_the_nearest_are_those_of_highest_cosine_similarity(
+    queries: int, anchors: int, count: int, seed: int
+) -> None:
     count = min(count, anchors)
     vectors = torch.randn(queries + anchors, 4, generator=seeded(seed))
     found = nearest(vectors[:queries], vectors[queries:], count)
-    assert found.tolist() == [naive_nearest(query, vectors[queries:], count) for query in vectors[:queries]]
+    assert found.tolist() == [
+        naive_nearest(query, vectors[queries:], count) for query in vectors[:queries]
+    ]
 
 
 def test_neither_the_dot_product_nor_the_distance_decides_who_is_near() -> None:
-    anchors = torch.tensor([[200.0, 0.0], [50.0, 50.0], [3.0, 4.0]])  # by dot product: 0, 1, 2; by distance: 2, 1, 0
+    anchors = torch.tensor(
+        [[200.0, 0.0], [50.0, 50.0], [3.0, 4.0]]
+    )  # by dot product: 0, 1, 2; by distance: 2, 1, 0
     assert nearest(torch.tensor([[1.0, 1.0]]), anchors, 3).tolist() == [[1, 2, 0]]
 
 
 @few
 @given(seeds, st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_the_length_of_a_sentence_vector_does_not_matter(seed: int, one: float, other: float) -> None:
-    queries, anchors = torch.randn(5, 4, generator=seeded(seed)), torch.randn(6, 4, generator=seeded(seed + 1))
+def test_the_length_of_a_sentence_vector_does_not_matter(
+    seed: int, one: float, other: float
+) -> None:
+    queries, anchors = (
+        torch.randn(5, 4, generator=seeded(seed)),
+        torch.randn(6, 4, generator=seeded(seed + 1)),
+    )
     stretched = anchors * torch.tensor([one, 1, other, 1, one, other])[:, None]
     assert torch.equal(nearest(queries * other, stretched, 3), nearest(queries, anchors, 3))
 
 
 @few
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.integers(1, 200), seeds)
-def test_searching_in_tiles_changes_nothing(queries: int, anchors: int, count: int, scores: int, seed: int) -> None:
+def test_searching_in_tiles_changes_nothing(
+    queries: int, anchors: int, count: int, scores: int, seed: int
+) -> None:
     count = min(count, anchors)
     vectors = torch.randn(queries + anchors, 4, generator=seeded(seed))
     whole = nearest(vectors[:queries], vectors[queries:], count)
-    assert torch.equal(nearest(vectors[:queries], vectors[queries:], count, scores_at_once=scores), whole)
+    assert torch.equal(
+        nearest(vectors[:queries], vectors[queries:], count, scores_at_once=scores), whole
+    )
 
 
 @few
@@ -115,7 +158,10 @@ def test_of_equal_anchors_the_lowest_is_found_however_the_tiles_fall(
     axes = torch.eye(3)
     anchors, count = axes[kinds], 1 if first else len(kinds)
     found = nearest(axes, anchors, count, scores_at_once=scores).tolist()
-    assert found == [sorted(range(len(kinds)), key=lambda at: (kinds[at] != axis, at))[:count] for axis in range(3)]
+    assert found == [
+        sorted(range(len(kinds)), key=lambda at: (kinds[at] != axis, at))[:count]
+        for axis in range(3)
+    ]
 
 
 def test_equal_anchors_share_the_places_when_several_are_asked_for() -> None:
@@ -144,15 +190,23 @@ class Products:
 
 NEW_SETTINGS = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 PRECISIONS: list[Any] = (
-    [lambda: torch.backends.cuda.matmul.fp32_precision, lambda: torch.backends.mkldnn.matmul.fp32_precision]  # type: ignore[attr-defined]
+    [
+        lambda: torch.backends.cuda.matmul.fp32_precision,
+        lambda: torch.backends.mkldnn.matmul.fp32_precision,
+    ]  # type: ignore[attr-defined]
     if NEW_SETTINGS
     else [torch.get_float32_matmul_precision]
 )
 
 
 @pytest.mark.parametrize("scores", [1, 20, 64, 1000, 10**6])
-def test_no_more_scores_are_held_at_once_than_said(scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    queries, anchors = torch.randn(50, 4, generator=seeded(0)), torch.randn(70, 4, generator=seeded(1))
+def test_no_more_scores_are_held_at_once_than_said(
+    scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, anchors = (
+        torch.randn(50, 4, generator=seeded(0)),
+        torch.randn(70, 4, generator=seeded(1)),
+    )
     products = Products(monkeypatch)
     nearest(queries, anchors, 2, scores_at_once=scores)
     assert max(rows * columns for rows, columns in products.shapes) <= scores
@@ -169,7 +223,10 @@ def test_by_default_a_cpu_holds_four_million_scores(monkeypatch: pytest.MonkeyPa
 def test_products_are_in_full_precision_whatever_was_set_and_the_setting_is_kept(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries, anchors = torch.randn(20, 64, generator=seeded(0)), torch.randn(30, 64, generator=seeded(1))
+    queries, anchors = (
+        torch.randn(20, 64, generator=seeded(0)),
+        torch.randn(30, 64, generator=seeded(1)),
+    )
     plain = nearest(queries, anchors, 3)
     products = Products(monkeypatch)
     before = torch.get_float32_matmul_precision()
@@ -207,8 +264,13 @@ def test_the_setting_comes_back_when_the_search_fails() -> None:
 
 @pytest.mark.parametrize("rows", [[], [4], [9, 0, 3, 3]])
 def test_only_the_rows_asked_for_are_searched(rows: list[int]) -> None:
-    queries, anchors = torch.randn(10, 4, generator=seeded(0)), torch.randn(7, 4, generator=seeded(1))
-    found = nearest(queries, anchors, 2, rows=torch.tensor(rows, dtype=torch.int64), scores_at_once=9)
+    queries, anchors = (
+        torch.randn(10, 4, generator=seeded(0)),
+        torch.randn(7, 4, generator=seeded(1)),
+    )
+    found = nearest(
+        queries, anchors, 2, rows=torch.tensor(rows, dtype=torch.int64), scores_at_once=9
+    )
     assert torch.equal(found, nearest(queries, anchors, 2)[rows])
 
 
@@ -224,7 +286,10 @@ def test_a_count_there_are_no_anchors_for_is_refused(count: int) -> None:
         lambda: nearest(torch.randn(2, 3), torch.randn(4, 3), count),
         lambda: strangers(2, 4, count, seeded(0)),
     ):
-        with pytest.raises(ValueError, match=rf"count must be between 1 and the number of anchors \(4\), got {count}"):
+        with pytest.raises(
+            ValueError,
+            match=rf"count must be between 1 and the number of anchors \(4\), got {count}",
+        ):
             ask()
 
 
@@ -237,9 +302,14 @@ def test_indices_are_small_and_on_the_host() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_gpu_finds_the_same_wherever_the_queries_are(count: int) -> None:
-    queries, anchors = torch.randn(500, 32, generator=seeded(0)), torch.randn(300, 32, generator=seeded(1))
+    queries, anchors = (
+        torch.randn(500, 32, generator=seeded(0)),
+        torch.randn(300, 32, generator=seeded(1)),
+    )
     told: list[int] = []
-    there = nearest(queries, anchors, count, device="cuda", scores_at_once=2**14, advance=told.append)
+    there = nearest(
+        queries, anchors, count, device="cuda", scores_at_once=2**14, advance=told.append
+    )
     assert torch.equal(there, nearest(queries, anchors, count))
     assert torch.equal(there, nearest(queries.cuda(), anchors, count))
     assert torch.equal(there, nearest(queries.cuda(), anchors.cuda(), count, device="cpu"))
@@ -250,7 +320,9 @@ def test_a_gpu_finds_the_same_wherever_the_queries_are(count: int) -> None:
 
 
 def faiss_is(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if there and name == "faiss" else None)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: object() if there and name == "faiss" else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +338,12 @@ def faiss_is(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_method_suits_device_and_size(
-    asked: neighbours.SearchMethod, device: str, work: float, there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+    asked: neighbours.SearchMethod,
+    device: str,
+    work: float,
+    there: bool,
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     faiss_is(there, monkeypatch)
     with warnings.catch_warnings():
@@ -274,17 +351,24 @@ def test_the_method_suits_device_and_size(
         assert choose_method(asked, torch.device(device), work) == chosen
 
 
-def test_without_faiss_a_long_search_is_exact_and_warns_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_faiss_a_long_search_is_exact_and_warns_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faiss_is(False, monkeypatch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    with pytest.warns(UserWarning, match=r"1\.0e\+15 multiply-adds, about 119 minutes on 4 threads;.*advreg\[faiss\]"):
+    with pytest.warns(
+        UserWarning,
+        match=r"1\.0e\+15 multiply-adds, about 119 minutes on 4 threads;.*advreg\[faiss\]",
+    ):
         assert choose_method("auto", torch.device("cpu"), 1e15) == "exact"
 
 
 def test_the_streams_together_decide_and_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     faiss_is(False, monkeypatch)
     vectors = {"encoder": torch.randn(8, 5), "decoder": torch.randn(8, 4)}
-    monkeypatch.setattr(neighbours, "EXACT_ON_CPU", 4 * 4 * 9)  # four search in four, of nine coordinates together
+    monkeypatch.setattr(
+        neighbours, "EXACT_ON_CPU", 4 * 4 * 9
+    )  # four search in four, of nine coordinates together
     with warnings.catch_warnings(record=True) as none:
         warnings.simplefilter("always")
         NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
@@ -301,15 +385,21 @@ def test_an_unknown_method_is_refused() -> None:
         search(torch.randn(2, 2), torch.randn(2, 2), 1, "annoy")  # type: ignore[arg-type]
 
 
-def test_faiss_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faiss_that_is_not_installed_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ValueError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"):
+    with pytest.raises(
+        ValueError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"
+    ):
         search(torch.randn(2, 2), torch.randn(2, 2), 1, "faiss")
 
 
 @few
 @given(st.integers(0, 8), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), seeds)
-def test_faiss_looks_through_all_of_few_anchors(queries: int, anchors: int, count: int, width: int, seed: int) -> None:
+def test_faiss_looks_through_all_of_few_anchors(
+    queries: int, anchors: int, count: int, width: int, seed: int
+) -> None:
     count = min(count, anchors)
     vectors = torch.randn(queries + anchors, width + 1, generator=seeded(seed))
     found = search(vectors[:queries], vectors[queries:], count, "faiss")
@@ -318,7 +408,9 @@ def test_faiss_looks_through_all_of_few_anchors(queries: int, anchors: int, coun
 
 def test_faiss_finds_nearly_all_among_many_anchors_and_the_same_each_time() -> None:
     centres = torch.randn(50, 33, generator=seeded(0))  # an odd width
-    vectors = centres[torch.randint(50, (6000,), generator=seeded(1))] + torch.randn(6000, 33, generator=seeded(2))
+    vectors = centres[torch.randint(50, (6000,), generator=seeded(1))] + torch.randn(
+        6000, 33, generator=seeded(2)
+    )
     rows, told = torch.arange(0, 1000, 2), list[int]()
     found = nearest_by_faiss(vectors[:1000], vectors[1000:], 3, rows=rows, advance=told.append)
     exact = nearest(vectors[:1000], vectors[1000:], 3)[rows]
@@ -328,7 +420,9 @@ def test_faiss_finds_nearly_all_among_many_anchors_and_the_same_each_time() -> N
     assert sum(told) == 500
 
 
-def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Forgetful:
         def search(self, queries: Any, count: int) -> tuple[Any, Any]:
             found = torch.zeros(len(queries), count, dtype=torch.int64)
@@ -341,7 +435,10 @@ def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(monkeypatch:
 
     monkeypatch.setitem(sys.modules, "faiss", Faiss)
     monkeypatch.setattr(neighbours, "faiss_index", lambda anchors: Forgetful())
-    queries, anchors = torch.randn(3, 4, generator=seeded(0)), torch.randn(5, 4, generator=seeded(1))
+    queries, anchors = (
+        torch.randn(3, 4, generator=seeded(0)),
+        torch.randn(5, 4, generator=seeded(1)),
+    )
     expected = torch.zeros(3, 4, dtype=torch.int32)
     expected[1] = nearest(queries, anchors, 4)[1]
     assert torch.equal(nearest_by_faiss(queries, anchors, 4), expected)
@@ -351,7 +448,10 @@ def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(monkeypatch:
 
 
 def test_half_precision_vectors_are_compared_in_float32() -> None:
-    queries, anchors = torch.randn(5, 64, generator=seeded(0)).half(), torch.randn(6, 64, generator=seeded(1)).half()
+    queries, anchors = (
+        torch.randn(5, 64, generator=seeded(0)).half(),
+        torch.randn(6, 64, generator=seeded(1)).half(),
+    )
     assert torch.equal(nearest(queries, anchors, 2), nearest(queries.float(), anchors.float(), 2))
 
 
@@ -381,7 +481,9 @@ def test_strangers_are_different_anchors_and_the_same_under_the_same_seed(
 def test_strangers_depend_on_the_seed_and_favour_nobody() -> None:
     found = strangers(3000, 5, 2, seeded(0))
     assert not torch.equal(found, strangers(3000, 5, 2, seeded(1)))
-    assert bool(((found.flatten().bincount() - 1200).abs() < 150).all())  # 1200 expected, standard deviation 27
+    assert bool(
+        ((found.flatten().bincount() - 1200).abs() < 150).all()
+    )  # 1200 expected, standard deviation 27
 
 
 def test_every_set_of_strangers_is_as_likely() -> None:
@@ -398,11 +500,20 @@ def test_strangers_among_very_many_anchors_take_no_room_for_them() -> None:
 
 
 @pytest.mark.parametrize("choice", ["nearest", "random"])
-def test_cached_samples_get_no_neighbours_and_only_the_others_are_counted(choice: neighbours.NeighbourChoice) -> None:
-    vectors = {"encoder": torch.randn(8, 5, generator=seeded(2)), "decoder": torch.randn(8, 4, generator=seeded(3))}
+def test_cached_samples_get_no_neighbours_and_only_the_others_are_counted(
+    choice: neighbours.NeighbourChoice,
+) -> None:
+    vectors = {
+        "encoder": torch.randn(8, 5, generator=seeded(2)),
+        "decoder": torch.randn(8, 4, generator=seeded(3)),
+    }
     told: list[int] = []
-    index = NeighbourIndex.build(vectors, torch.tensor(CACHED), 3, choice, seeded(0), device="cpu", advance=told.append)
-    again = NeighbourIndex.build(vectors, torch.tensor(CACHED), 3, choice, seeded(0), search="exact")
+    index = NeighbourIndex.build(
+        vectors, torch.tensor(CACHED), 3, choice, seeded(0), device="cpu", advance=told.append
+    )
+    again = NeighbourIndex.build(
+        vectors, torch.tensor(CACHED), 3, choice, seeded(0), search="exact"
+    )
     assert sum(told) == 2 * len(UNCACHED)
     for stream, slots in index.slots.items():
         assert (slots.shape, slots.dtype) == ((8, 3), torch.int32)
@@ -413,12 +524,17 @@ def test_cached_samples_get_no_neighbours_and_only_the_others_are_counted(choice
 
 def test_the_vectors_of_cached_samples_are_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     products = Products(monkeypatch)
-    NeighbourIndex.build({"tokens": torch.randn(8, 5)}, torch.tensor(CACHED), 1, "nearest", seeded(0))
+    NeighbourIndex.build(
+        {"tokens": torch.randn(8, 5)}, torch.tensor(CACHED), 1, "nearest", seeded(0)
+    )
     assert products.shapes == [(len(UNCACHED), len(CACHED))]
 
 
 def test_each_stream_has_its_own_neighbours_as_slots_of_the_cache() -> None:
-    vectors = {"encoder": torch.randn(8, 5, generator=seeded(2)), "decoder": torch.randn(8, 4, generator=seeded(3))}
+    vectors = {
+        "encoder": torch.randn(8, 5, generator=seeded(2)),
+        "decoder": torch.randn(8, 4, generator=seeded(3)),
+    }
     index = NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
     for stream, vector in vectors.items():
         for sample in UNCACHED:
@@ -441,11 +557,16 @@ def test_random_neighbours_are_drawn_with_the_generator_and_do_not_look_at_the_v
 
 
 @pytest.mark.parametrize("choice", ["nearest", "random"])
-def test_more_neighbours_than_cached_samples_are_refused(choice: neighbours.NeighbourChoice) -> None:
+def test_more_neighbours_than_cached_samples_are_refused(
+    choice: neighbours.NeighbourChoice,
+) -> None:
     with pytest.raises(
-        ValueError, match=r"at most the number of cached samples \(4\), got 5; lower neighbours or raise"
+        ValueError,
+        match=r"at most the number of cached samples \(4\), got 5; lower neighbours or raise",
     ):
-        NeighbourIndex.build({"tokens": torch.randn(8, 2)}, torch.tensor(CACHED), 5, choice, seeded(0))
+        NeighbourIndex.build(
+            {"tokens": torch.randn(8, 2)}, torch.tensor(CACHED), 5, choice, seeded(0)
+        )
 
 
 @few
@@ -468,7 +589,9 @@ def test_a_borrowed_delta_is_the_mean_over_neighbours_of_the_mean_over_their_tok
     for stream in SIZES:
         for sample, ours in zip(ids, real(borrowed, stream), strict=True):
             them = [CACHED[slot] for slot in slots[stream][sample].tolist()]
-            theirs = [rows[stream][other] for other in them if other in written]  # the others do not count
+            theirs = [
+                rows[stream][other] for other in them if other in written
+            ]  # the others do not count
             length = SIZES[stream][sample]
             expected = naive_borrow(length, theirs) if theirs else [[0.0] * WIDTHS[stream]] * length
             torch.testing.assert_close(ours, torch.tensor(expected))
@@ -477,19 +600,33 @@ def test_a_borrowed_delta_is_the_mean_over_neighbours_of_the_mean_over_their_tok
 def test_neighbours_of_different_lengths_weigh_the_same() -> None:
     lengths = {"tokens": torch.tensor([1, 4, 2])}
     cache = PerturbationCache(torch.tensor([0, 1]), 3, lengths, {"tokens": 1})
-    cache.write(torch.tensor([0, 1]), perturbation([torch.ones(1, 1), torch.full((4, 1), 3.0)]), 0.0, Ball(9), epoch=0)
+    cache.write(
+        torch.tensor([0, 1]),
+        perturbation([torch.ones(1, 1), torch.full((4, 1), 3.0)]),
+        0.0,
+        Ball(9),
+        epoch=0,
+    )
     index = NeighbourIndex({"tokens": torch.tensor([[0, 1]] * 3)})
     borrowed = index.borrow(torch.tensor([2]), cache, perturbation([torch.zeros(2, 1)]))
-    assert borrowed.values["tokens"].flatten().tolist() == [2.0, 2.0]  # and not 2.6, the mean over all five tokens
+    assert borrowed.values["tokens"].flatten().tolist() == [
+        2.0,
+        2.0,
+    ]  # and not 2.6, the mean over all five tokens
 
 
 def corpus(vectors: dict[str, Tensor]) -> Corpus:
-    return Corpus({stream: torch.tensor(sizes) for stream, sizes in SIZES.items()}, WIDTHS, vectors, "")
+    return Corpus(
+        {stream: torch.tensor(sizes) for stream, sizes in SIZES.items()}, WIDTHS, vectors, ""
+    )
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_arch_reads_cached_samples_borrows_for_the_others_and_projects_both(side: Side) -> None:
-    vectors = {"encoder": torch.randn(8, 5, generator=seeded(6)), "decoder": torch.randn(8, 4, generator=seeded(7))}
+    vectors = {
+        "encoder": torch.randn(8, 5, generator=seeded(6)),
+        "decoder": torch.randn(8, 4, generator=seeded(7)),
+    }
     arch = Arch(cache_fraction=0.5, neighbours=2, radius=0.5)
     arch.prepare(corpus(vectors), seed=0, device=torch.device("cpu"))
     cached = arch.cache.ids.tolist()
@@ -504,7 +641,10 @@ def test_arch_reads_cached_samples_borrows_for_the_others_and_projects_both(side
             if sample in cached:
                 torch.testing.assert_close(ours, theirs[sample])
                 continue
-            closest = [cached[at] for at in naive_nearest(vectors[stream][sample], vectors[stream][cached], 2)]
+            closest = [
+                cached[at]
+                for at in naive_nearest(vectors[stream][sample], vectors[stream][cached], 2)
+            ]
             mean = torch.tensor(naive_borrow(len(ours), [theirs[other] for other in closest]))
             torch.testing.assert_close(ours, mean * min(1.0, 0.5 / mean.norm().item()))
 
@@ -513,7 +653,9 @@ def prepared(sizes: Sequence[int]) -> Arch:
     """ARCH of radius 1 that caches half of these samples."""
     arch = Arch(cache_fraction=0.5, radius=1.0)
     vectors = {"tokens": torch.ones(len(sizes), 2)}
-    arch.prepare(Corpus({"tokens": torch.tensor(sizes)}, {"tokens": 2}, vectors, ""), 0, torch.device("cpu"))
+    arch.prepare(
+        Corpus({"tokens": torch.tensor(sizes)}, {"tokens": 2}, vectors, ""), 0, torch.device("cpu")
+    )
     return arch
 
 
@@ -523,12 +665,16 @@ def test_a_long_sample_that_borrows_from_a_short_one_is_brought_back_into_the_ba
     on_surface = torch.tensor([[0.6, 0.8]])
     arch.cache.write(torch.tensor([cached]), perturbation([on_surface]), 0.0, arch.ball, epoch=0)
     recalled = arch.recall(torch.tensor([1 - cached]), perturbation([torch.zeros(9, 2)]))
-    torch.testing.assert_close(real(recalled)[0], on_surface.expand(9, 2) / 3)  # nine such rows have norm 3
+    torch.testing.assert_close(
+        real(recalled)[0], on_surface.expand(9, 2) / 3
+    )  # nine such rows have norm 3
 
 
 def test_a_shuffled_batch_borrows_shuffled() -> None:
     cache, _ = filled_cache(CACHED, seed=9)
-    index = NeighbourIndex({stream: strangers(8, 4, 1, seeded(at)) for at, stream in enumerate(SIZES)})
+    index = NeighbourIndex(
+        {stream: strangers(8, 4, 1, seeded(at)) for at, stream in enumerate(SIZES)}
+    )
     straight = index.borrow(torch.tensor(UNCACHED), cache, zeros_for(UNCACHED))
     backwards = index.borrow(torch.tensor(UNCACHED[::-1]), cache, zeros_for(UNCACHED[::-1]))
     for stream in SIZES:

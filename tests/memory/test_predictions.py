@@ -15,7 +15,10 @@ def store_of() -> PredictionStore:
 
 def batch_of(ids: list[int], side: str = "right", width: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, labels 10 · id + place, and the mask of the items."""
-    labels, mask = torch.full((len(ids), width), -100), torch.zeros(len(ids), width, dtype=torch.bool)
+    labels, mask = (
+        torch.full((len(ids), width), -100),
+        torch.zeros(len(ids), width, dtype=torch.bool),
+    )
     for row, i in enumerate(ids):
         count = int(COUNTS[i])
         places = slice(width - count, None) if side == "left" else slice(count)
@@ -24,7 +27,9 @@ def batch_of(ids: list[int], side: str = "right", width: int = 3) -> tuple[Tenso
 
 
 def rows_of(ids: list[int], mask: Tensor, plus: float = 0.0) -> dict[str, Tensor]:
-    """A row for each place of the batch, told by the sample and the item; NaN where there is none."""
+    """A row for each place of the batch, told by the sample and the item; NaN where there is
+    none.
+    """
     values = torch.full((*mask.shape, 2), torch.nan)
     for row, i in enumerate(ids):
         items = torch.arange(float(COUNTS[i]))
@@ -48,7 +53,9 @@ def known(store: PredictionStore, ids: list[int]) -> list[bool]:
     return store.find(*batch_of(ids)).known.tolist()
 
 
-def test_rows_follow_their_sample_whatever_the_order_the_side_and_the_width_of_the_padding() -> None:
+def test_rows_follow_their_sample_whatever_the_order_the_side_and_the_width_of_the_padding() -> (
+    None
+):
     store = store_of()
     assert known(store, [0, 1, 2, 3]) == [False] * 4
     put(store, [2, 0], side="left")
@@ -83,9 +90,17 @@ def test_a_sample_whose_labels_changed_is_not_known_until_it_was_seen_again(chan
     found = store.find(ids, labels, mask)
     assert found.known.tolist() == [False, True]
     assert found.changed.tolist() == [True, False]
-    store.write(found, rows_of([0, 2], mask, plus=5.0) if change != "one label less" else {"row": torch.ones(6, 2)})
+    store.write(
+        found,
+        rows_of([0, 2], mask, plus=5.0)
+        if change != "one label less"
+        else {"row": torch.ones(6, 2)},
+    )
     again = store.find(ids, labels, mask)
-    assert again.known.tolist() == [change != "one label less", True]  # there are rows for three labels, not for two
+    assert again.known.tolist() == [
+        change != "one label less",
+        True,
+    ]  # there are rows for three labels, not for two
     assert again.changed.tolist() == [change == "one label less", False]
 
 
@@ -123,7 +138,10 @@ def test_a_prediction_that_is_not_finite_leaves_the_one_before() -> None:
     rows = rows_of([0, 2], mask, plus=50.0)
     rows["row"][1] = torch.inf
     store.write(store.find(ids, labels, mask), rows)
-    assert remembered(store, [0, 2]) == [[[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]], [[52.0, 0.0], [52.0, 1.0]]]
+    assert remembered(store, [0, 2]) == [
+        [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]],
+        [[52.0, 0.0], [52.0, 1.0]],
+    ]
 
 
 def test_a_saved_store_comes_back_as_it_was() -> None:
@@ -138,5 +156,7 @@ def test_a_saved_store_comes_back_as_it_was() -> None:
 
 
 def test_a_store_of_other_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match="other numbers of labels than this run's; resume with the same data"):
+    with pytest.raises(
+        ValueError, match="other numbers of labels than this run's; resume with the same data"
+    ):
         PredictionStore.restored(store_of().state(), torch.tensor([3, 1, 2, 1]), CPU)

@@ -12,7 +12,8 @@ from advreg.memory.tiers import Place, choose_tier, device_budget, host_budget, 
 
 
 @pytest.mark.parametrize(
-    ("needed", "tier"), [(0, "device"), (10, "device"), (11, "host"), (100, "host"), (101, "disk"), (10**15, "disk")]
+    ("needed", "tier"),
+    [(0, "device"), (10, "device"), (11, "host"), (100, "host"), (101, "disk"), (10**15, "disk")],
 )
 def test_the_nearest_tier_with_room_is_chosen(needed: int, tier: str) -> None:
     assert choose_tier(needed, device_budget=10, host_budget=100) == tier
@@ -39,7 +40,9 @@ def test_the_processes_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatc
     assert host_budget() == 1_000
 
 
-def test_a_mapped_tensor_reads_and_writes_as_any_other_and_begins_with_zeros(tmp_path: Path) -> None:
+def test_a_mapped_tensor_reads_and_writes_as_any_other_and_begins_with_zeros(
+    tmp_path: Path,
+) -> None:
     mapped = mapped_zeros((5, 3), torch.float32, str(tmp_path))
     assert mapped.shape == (5, 3)
     assert not mapped.any()
@@ -48,10 +51,14 @@ def test_a_mapped_tensor_reads_and_writes_as_any_other_and_begins_with_zeros(tmp
     assert mapped[4].tolist() == [4, 5, 6]
 
 
-def test_the_file_is_on_the_disk_asked_for_but_its_name_is_gone_so_that_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_the_file_is_on_the_disk_asked_for_but_its_name_is_gone_so_that_nothing_is_left_behind(
+    tmp_path: Path,
+) -> None:
     mapped = Place(tier="disk", folder=str(tmp_path)).zeros((1000, 10), torch.int8)
     assert list(tmp_path.iterdir()) == []
-    backing = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    backing = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line
+    ]
     assert any("advreg-cache" in line and "(deleted)" in line for line in backing)
     mapped[999, 9] = 7
     assert mapped.sum().item() == 7
@@ -69,7 +76,9 @@ def test_a_full_disk_is_an_error_before_training_that_names_size_folder_and_reme
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tiers.os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=r"cannot keep 0\.40 GB of cache in .*No space left.*set cache_folder"):
+    with pytest.raises(
+        OSError, match=r"cannot keep 0\.40 GB of cache in .*No space left.*set cache_folder"
+    ):
         mapped_zeros((10**8,), torch.float32, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -80,7 +89,9 @@ def test_space_that_a_real_disk_does_not_have_is_refused(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_not_there_is_named_and_to_be_created(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cache_folder must be a folder that exists, got '.*nowhere/x'; create it"):
+    with pytest.raises(
+        ValueError, match=r"cache_folder must be a folder that exists, got '.*nowhere/x'; create it"
+    ):
         mapped_zeros((3,), torch.float32, str(tmp_path / "nowhere" / "x"))
 
 
@@ -88,5 +99,7 @@ def test_a_folder_that_is_not_there_is_named_and_to_be_created(tmp_path: Path) -
     ("cpu", "device", True), ("cpu", "host", True), ("cpu", "disk", False),
     ("cuda", "device", True), ("cuda", "host", False), ("cuda", "disk", False),
 ])  # fmt: skip
-def test_rows_are_near_where_the_models_device_reads_them_itself(device: str, tier: str, near: bool) -> None:
+def test_rows_are_near_where_the_models_device_reads_them_itself(
+    device: str, tier: str, near: bool
+) -> None:
     assert Place(torch.device(device), tier).is_near is near  # type: ignore[arg-type]

@@ -1,1 +1,3 @@
-"""Other libraries' own tests, run with the stock trainer and with advreg's: ``make peers PEERS=folder``."""
+"""Other libraries' own tests, run with the stock trainer and with advreg's: ``make peers
+PEERS=folder``.
+"""

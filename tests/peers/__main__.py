@@ -1,7 +1,8 @@
-"""Run transformers' and TRL's own tests with the stock trainer and with advreg's, and list the difference.
+"""Run transformers' and TRL's own tests with the stock trainer and with advreg's, and list the
+difference.
 
-PYTHONPATH=tests python -m peers FOLDER                          # a checkout of transformers or TRL, or both, in it
-PYTHONPATH=tests python -m peers FOLDER --methods r3f --code ../other-checkout
+PYTHONPATH=tests python -m peers FOLDER                          # a checkout of transformers or
+TRL, or both, in it PYTHONPATH=tests python -m peers FOLDER --methods r3f --code ../other-checkout
 """
 
 from __future__ import annotations
@@ -27,15 +28,30 @@ REPORT, RECORD = "report.txt", "report.json"
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m peers", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="holds checkouts named transformers and trl, or one of them")
-    parser.add_argument("--methods", default="standard,r3f", help="separated by commas (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes that share the tests (%(default)s)")
-    parser.add_argument("--timeout", type=int, default=600, help="seconds for a test (%(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="for records and logs")
-    parser.add_argument("--code", type=Path, default=ROOT, help="the checkout of advreg that is tested (this one)")
+    parser = argparse.ArgumentParser(
+        prog="python -m peers", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument(
-        "-k", dest="select", default="", help="only the tests that match, as pytest's -k; not held to the bars"
+        "folder", type=Path, help="holds checkouts named transformers and trl, or one of them"
+    )
+    parser.add_argument(
+        "--methods", default="standard,r3f", help="separated by commas (%(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes that share the tests (%(default)s)"
+    )
+    parser.add_argument("--timeout", type=int, default=600, help="seconds for a test (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "peers", help="for records and logs"
+    )
+    parser.add_argument(
+        "--code", type=Path, default=ROOT, help="the checkout of advreg that is tested (this one)"
+    )
+    parser.add_argument(
+        "-k",
+        dest="select",
+        default="",
+        help="only the tests that match, as pytest's -k; not held to the bars",
     )
     return parser.parse_args(arguments)
 
@@ -43,7 +59,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 def missing_packages(requirements: str) -> list[str]:
     """The packages of a requirements file that are not installed."""
     names = [
-        re.split(r"[=<>~!\[; ]", line)[0] for line in requirements.splitlines() if line and not line.startswith("#")
+        re.split(r"[=<>~!\[; ]", line)[0]
+        for line in requirements.splitlines()
+        if line and not line.startswith("#")
     ]
     return [name for name in names if not _version(name)]
 
@@ -56,10 +74,21 @@ def _version(package: str) -> str:
 
 
 def commit_of(checkout: Path) -> str:
-    """The commit of a checkout, if it is a repository of its own, and whether there are changes since."""
+    """The commit of a checkout, if it is a repository of its own, and whether there are changes
+    since.
+    """
     if not (checkout / ".git").exists():
         return ""
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(checkout),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
@@ -77,7 +106,13 @@ def run_suite(bench: Bench, suite: Suite, methods: list[str]) -> SuiteReport:
         its_seconds, other = run(method)
         found, reasons = compare(stock, other, method), expected().get((suite.name, method), {})
         reports.append(
-            MethodReport(method=method, seconds=its_seconds, outcomes=other.outcomes, found=found, reasons=reasons)
+            MethodReport(
+                method=method,
+                seconds=its_seconds,
+                outcomes=other.outcomes,
+                found=found,
+                reasons=reasons,
+            )
         )
     return SuiteReport(
         suite=suite.name,
@@ -95,17 +130,27 @@ def require(bench: Bench) -> None:
         names = " or ".join(f"{suite.name}/{suite.tests}" for suite in SUITES)
         sys.exit(f"the folder must hold {names}, got {bench.checkouts}; clone the libraries there")
     if missing := missing_packages(REQUIREMENTS.read_text(encoding="utf-8")):
-        sys.exit(f"{', '.join(missing)} not installed: pip install -c constraints.txt -r {REQUIREMENTS}")
+        sys.exit(
+            f"{', '.join(missing)} not installed: pip install -c constraints.txt -r {REQUIREMENTS}"
+        )
 
 
 def publish(bench: Bench, reports: list[SuiteReport]) -> list[str]:
-    """Write and print the report; return what does not hold. A selection of tests is not held to the bars."""
+    """Write and print the report; return what does not hold. A selection of tests is not held to
+    the bars.
+    """
     faults = [] if bench.select else [fault for report in reports for fault in report.faults()]
-    made_with = {"advreg": commit_of(bench.code), "torch": _version("torch"), "python": platform.python_version()}
+    made_with = {
+        "advreg": commit_of(bench.code),
+        "torch": _version("torch"),
+        "python": platform.python_version(),
+    }
     sections = [", ".join(f"{name} {version}" for name, version in made_with.items())]
     sections += ["\n".join(report.lines()) for report in reports]
     if not bench.select:
-        sections.append("\n".join(f"✗ {fault}" for fault in faults) or "✓ no difference that is not wanted")
+        sections.append(
+            "\n".join(f"✗ {fault}" for fault in faults) or "✓ no difference that is not wanted"
+        )
     text = "\n\n".join(sections) + "\n"
     (bench.out / REPORT).write_text(text, encoding="utf-8")
     record = {**made_with, "suites": [report.record() for report in reports]}

@@ -80,7 +80,9 @@ def compare(stock: Run, other: Run, method: str) -> Comparison:
     lost = {test: outcome for test, outcome in lost.items() if outcome.outcome != PASSED}
     trainings = other.trainings.values()
     begun = {training.test for training in trainings if training.error and training.begun}
-    refused = {test: outcome for test, outcome in lost.items() if outcome.refused and test not in begun}
+    refused = {
+        test: outcome for test, outcome in lost.items() if outcome.refused and test not in begun
+    }
     return Comparison(
         passed=[test for test in passing if test not in lost],
         refused=refused,
@@ -96,7 +98,9 @@ def _passing(run: Run) -> list[str]:
 
 
 def cause(outcome: Outcome) -> str:
-    """What failures of one cause have in common: the message without what varies, and the place in advreg."""
+    """What failures of one cause have in common: the message without what varies, and the place in
+    advreg.
+    """
     message = _constant(outcome.message)
     message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
     return f"{message} [{outcome.place}]" if outcome.place else message
@@ -134,7 +138,13 @@ def figures(stock: Trainings, other: Trainings) -> Figures:
             close += 1
         else:
             equal += 1
-    return Figures(equal, close, dict(sorted(different.items())), dict(extra.most_common()), dict(lost.most_common()))
+    return Figures(
+        equal,
+        close,
+        dict(sorted(different.items())),
+        dict(extra.most_common()),
+        dict(lost.most_common()),
+    )
 
 
 def _keys(training: Training) -> set[str]:
@@ -142,9 +152,14 @@ def _keys(training: Training) -> set[str]:
 
 
 def difference(one: Training, two: Training) -> tuple[float, str]:
-    """The largest relative difference between the figures of two trainings, and the first that is not rounding."""
+    """The largest relative difference between the figures of two trainings, and the first that is
+    not rounding.
+    """
     ends = ("steps", one.steps, two.steps), ("log entries", len(one.log), len(two.log))
-    for what, first, second in (("error", _constant(one.error or ""), _constant(two.error or "")), *ends):
+    for what, first, second in (
+        ("error", _constant(one.error or ""), _constant(two.error or "")),
+        *ends,
+    ):
         if first != second:
             return math.inf, f"{what}: {first} | {second}"
     pairs = [
@@ -153,7 +168,9 @@ def difference(one: Training, two: Training) -> tuple[float, str]:
         for key in before.keys() & after.keys()
     ]
     pairs.append(("norm of the weights", one.norm, two.norm))
-    gaps = [(relative(first, second), f"{what}: {first} | {second}") for what, first, second in pairs]
+    gaps = [
+        (relative(first, second), f"{what}: {first} | {second}") for what, first, second in pairs
+    ]
     if missing := _keys(one) - _keys(two):
         gaps.append((math.inf, f"missing in the log: {', '.join(sorted(missing))}"))
     return max(gap for gap, _ in gaps), next((what for gap, what in gaps if gap > CLOSE), "")

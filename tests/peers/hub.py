@@ -1,7 +1,8 @@
-"""Stand-ins for what the suites load from the Hugging Face hub: tiny models with fixed weights, tokenizers, data.
+"""Stand-ins for what the suites load from the Hugging Face hub: tiny models with fixed weights,
+tokenizers, data.
 
-They lie in a folder as on the hub, ``owner/name``. transformers and datasets load an id that is also a folder below the
-working directory from that folder, so no patches are needed.
+They lie in a folder as on the hub, ``owner/name``. transformers and datasets load an id that is
+also a folder below the working directory from that folder, so no patches are needed.
 
 python -m peers.hub transformers FOLDER CHECKOUT    # CHECKOUT: the library's repository
 python -m peers.hub trl FOLDER CHECKOUT
@@ -47,7 +48,10 @@ class Hub:
         for split, data in splits.items():
             data.to_parquet(folder / f"{split}.parquet")
         card = self.folder / name / "README.md"
-        card.write_text(data_card(sorted({file.parent for file in card.parent.glob("*/*.parquet")})), encoding="utf-8")
+        card.write_text(
+            data_card(sorted({file.parent for file in card.parent.glob("*/*.parquet")})),
+            encoding="utf-8",
+        )
 
     def save_code(self, name: str, code: str) -> None:
         """Save a metric, whose folder has a module of its name."""
@@ -72,7 +76,10 @@ def byte_pairs(texts: Iterable[str], size: int, special: Sequence[str]) -> Token
     core.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     core.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet)
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet
+        ),
     )
     return core
 
@@ -102,7 +109,9 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import_torchvision()
     quieten()
-    importlib.import_module(f"peers.{given.suite}_stand_ins").build(Hub(given.folder), given.checkout)
+    importlib.import_module(f"peers.{given.suite}_stand_ins").build(
+        Hub(given.folder), given.checkout
+    )
 
 
 if __name__ == "__main__":

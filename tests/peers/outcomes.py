@@ -12,7 +12,7 @@ import pytest
 
 from peers.records import FAILED, OUTCOMES, PASSED, Outcome, append
 
-REFUSAL = "UnsupportedError"  # advreg.hf.capability's
+REFUSAL = "UnsupportedError"  # advreg.hf.guards.capability's
 KINDS = "kinds of error"
 _REFUSAL = re.compile(rf"^(?:E\s+)?(?:\w+\.)*{REFUSAL}:", re.MULTILINE)
 _PLACE = re.compile(r"advreg/((?:\w+/)*\w+\.py):\d+")
@@ -52,7 +52,9 @@ def outcome_of(report: Any) -> Outcome:
 
 
 def is_refusal(report: Any) -> bool:
-    """Whether the error or its cause is a refusal. A test that ran in another process has its text only."""
+    """Whether the error or its cause is a refusal. A test that ran in another process has its text
+    only.
+    """
     kinds = dict(getattr(report, "user_properties", ())).get(KINDS, ())
     return REFUSAL in kinds or _REFUSAL.search(report.longreprtext) is not None
 
@@ -61,7 +63,9 @@ def kinds_of(error: BaseException | None) -> list[str]:
     """The classes of an error and of those it was raised from."""
     if error is None:
         return []
-    return [kind.__name__ for kind in type(error).__mro__] + kinds_of(error.__cause__ or error.__context__)
+    return [kind.__name__ for kind in type(error).__mro__] + kinds_of(
+        error.__cause__ or error.__context__
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -5,7 +5,8 @@ The environment says what to do, since some tests run pytest again in a process 
 PEERS_SUITE   the library: transformers or trl
 PEERS_METHOD  name of a method of advreg, or stock
 PEERS_RECORD  the folder where records go
-PEERS_FILES   files that may import names which the installed library does not have, separated like a path
+PEERS_FILES   files that may import names which the installed library does not have, separated like
+a path
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Watch:
         self.test, self.count = test, 0
 
     def attach(self, trainer_class: Any, handler_class: Any) -> None:
-        """Watch ``train``, and the callbacks' handler, which is called at the beginning of each update."""
+        """Watch ``train``, and the callbacks' handler, which is called at the beginning of each
+        update.
+        """
         train, on_step_begin = trainer_class.train, handler_class.on_step_begin
 
         @functools.wraps(train)
@@ -94,7 +97,11 @@ class Watch:
 
 def numbers(entry: dict[str, Any]) -> dict[str, float]:
     """The figures of a log entry that do not depend on the machine's speed."""
-    return {name: value for name, value in entry.items() if isinstance(value, int | float) and not name.endswith(TIMES)}
+    return {
+        name: value
+        for name, value in entry.items()
+        if isinstance(value, int | float) and not name.endswith(TIMES)
+    }
 
 
 def weights_of(model: Any) -> dict[str, Any]:
@@ -118,9 +125,11 @@ def seed() -> None:
 
 
 def prepare() -> Watch:
-    """Import the library, before pytest puts a checkout on the path that may have a folder of its name; swap, watch.
+    """Import the library, before pytest puts a checkout on the path that may have a folder of its
+    name; swap, watch.
 
-    transformers runs its ``__init__`` a second time when the trainer is first imported, so that comes first.
+    transformers runs its ``__init__`` a second time when the trainer is first imported, so that
+    comes first.
     """
     import_torchvision()
     stock = importlib.import_module("transformers.trainer").Trainer

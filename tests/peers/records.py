@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-_WORST = (FAILED, PASSED, SKIPPED)  # a test that fails after it passed, in its teardown say, has failed
+_WORST = (
+    FAILED,
+    PASSED,
+    SKIPPED,
+)  # a test that fails after it passed, in its teardown say, has failed
 
 OUTCOMES, TRAININGS = "outcomes.jsonl", "trainings"
 
@@ -22,7 +26,8 @@ class Outcome:
         test: its node id.
         outcome: passed, failed or skipped.
         message: the first line of the error, or why it was skipped.
-        place: the innermost line of advreg that the traceback names, as ``hf/task.py``; empty if there is none.
+        place: the innermost line of advreg that the traceback names, as ``hf/task.py``; empty if
+            there is none.
         refused: the traceback has advreg's refusal in it.
         seconds: how long it took.
     """
@@ -96,7 +101,10 @@ def read(folder: Path) -> Run:
     """What a run left in its folder."""
     files = sorted((folder / TRAININGS).glob("*.jsonl"))  # one of each process
     trainings = [Training(**line) for file in files for line in _lines(file)]
-    return Run(_outcomes(folder / OUTCOMES), {(training.test, training.number): training for training in trainings})
+    return Run(
+        _outcomes(folder / OUTCOMES),
+        {(training.test, training.number): training for training in trainings},
+    )
 
 
 def _outcomes(file: Path) -> dict[str, Outcome]:

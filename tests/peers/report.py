@@ -54,8 +54,13 @@ class SuiteReport:
 
     def faults(self) -> list[str]:
         """What does not hold."""
-        of_methods = (faults(self.suite, report.method, report.found, report.reasons) for report in self.methods)
-        return stock_faults(self.suite, self.stock) + [fault for found in of_methods for fault in found]
+        of_methods = (
+            faults(self.suite, report.method, report.found, report.reasons)
+            for report in self.methods
+        )
+        return stock_faults(self.suite, self.stock) + [
+            fault for found in of_methods for fault in found
+        ]
 
     def record(self) -> dict[str, Any]:
         """All of it, for a file of JSON."""
@@ -64,7 +69,11 @@ class SuiteReport:
             "version": self.version,
             "commit": self.commit,
             "faults": self.faults(),
-            "stock": {"seconds": self.seconds, "pass_rate": pass_rate(self.stock), **_outcomes(self.stock)},
+            "stock": {
+                "seconds": self.seconds,
+                "pass_rate": pass_rate(self.stock),
+                **_outcomes(self.stock),
+            },
             "methods": {report.method: _method_record(report) for report in self.methods},
         }
 
@@ -73,13 +82,18 @@ class SuiteReport:
         yield f"{self.suite} {self.version}, tests of {self.commit or 'an unknown commit'}: {len(self.stock)} tests"
         share = f"{pass_rate(self.stock):.1%} of what is not skipped"
         yield f"  stock: {_counted(self.stock)}, {self.seconds:.0f} s; {share}"
-        yield from _failures("failing with stock", [one for one in self.stock.values() if one.outcome == FAILED])
+        yield from _failures(
+            "failing with stock", [one for one in self.stock.values() if one.outcome == FAILED]
+        )
         for report in self.methods:
             yield from _method_lines(report)
 
 
 def _outcomes(outcomes: dict[str, Outcome]) -> dict[str, Any]:
-    return {"counts": counts(outcomes), "tests": {test: asdict(outcome) for test, outcome in outcomes.items()}}
+    return {
+        "counts": counts(outcomes),
+        "tests": {test: asdict(outcome) for test, outcome in outcomes.items()},
+    }
 
 
 def _method_record(report: MethodReport) -> dict[str, Any]:
@@ -91,7 +105,11 @@ def _method_record(report: MethodReport) -> dict[str, Any]:
         "refused": sorted(found.refused),
         "failed": grouped(found.failed.values()),
         "gained": found.gained,
-        "expected": {test: why for test, why in report.reasons.items() if test in differing(report.method, found)},
+        "expected": {
+            test: why
+            for test, why in report.reasons.items()
+            if test in differing(report.method, found)
+        },
         "figures": asdict(found.figures),
         **_outcomes(report.outcomes),
     }
@@ -109,11 +127,14 @@ def _method_lines(report: MethodReport) -> Iterator[str]:
     through = f"{found.trainings} trainings through the mixin"
     yield f"  {report.method}: {_counted(report.outcomes)}, {report.seconds:.0f} s; {through}"
     yield (
-        f"    of {passing} that pass with stock: {len(found.passed)} passed, {len(found.refused)} refused, "
+        f"    of {passing} that pass with stock: {len(found.passed)} passed, {len(found.refused)} "
+        "refused, "
         f"{len(found.failed)} failed; only here pass {len(found.gained)}"
     )
     lost = found.failed.values()
-    yield from _failures("failing only with it, not expected", [one for one in lost if one.test not in reasons])
+    yield from _failures(
+        "failing only with it, not expected", [one for one in lost if one.test not in reasons]
+    )
     yield from _failures("refused before training", list(found.refused.values()))
     yield from _expected(report)
     yield from _figures(found)
@@ -138,7 +159,8 @@ def _figures(found: Comparison) -> Iterator[str]:
     figures = found.figures
     both = figures.equal + figures.close + len(figures.different)
     yield (
-        f"    figures of {both} trainings in both: {figures.equal} equal, {figures.close} equal but for rounding, "
+        f"    figures of {both} trainings in both: {figures.equal} equal, {figures.close} equal "
+        "but for rounding, "
         f"{len(figures.different)} different"
     )
     for training, what in list(figures.different.items())[:SHOWN]:

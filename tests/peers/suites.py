@@ -115,25 +115,42 @@ class Bench:
             "PEERS_METHOD": method,
             "PEERS_RECORD": str(folder),
             "PEERS_FILES": os.pathsep.join(map(str, suite.files(self.checkout(suite)))),
-            "PYTEST_ADDOPTS": "-p peers.plugin",  # tests that run pytest in a process of their own take it too
+            # tests that run pytest in a process of their own take it too
+            "PYTEST_ADDOPTS": "-p peers.plugin",
         }
         begun = time.monotonic()
         code = self._python(self._pytest(suite), work, told, folder / LOG)
         if code not in TESTED and not (code == NOTHING_SELECTED and self.select):
-            raise RuntimeError(f"pytest of {suite.name} with {method} ended with {code}:\n{_tail(folder / LOG)}")
+            raise RuntimeError(
+                f"pytest of {suite.name} with {method} ended with {code}:\n{_tail(folder / LOG)}"
+            )
         shutil.rmtree(work.parent)
         return time.monotonic() - begun
 
     def _work_folder(self, suite: Suite, folder: Path) -> Path:
-        """A working directory with tests and stand-ins side by side, so that hub ids are folders below it."""
+        """A working directory with tests and stand-ins side by side, so that hub ids are folders
+        below it.
+        """
         work = folder / "scratch" / "work"  # a test that writes to .. writes to scratch
         work.mkdir(parents=True)
-        for source in (*map(self.checkout(suite).joinpath, suite.linked), *self.hub(suite).iterdir()):
+        for source in (
+            *map(self.checkout(suite).joinpath, suite.linked),
+            *self.hub(suite).iterdir(),
+        ):
             (work / source.name).symlink_to(source)
         return work
 
     def _pytest(self, suite: Suite) -> list[str]:
-        command = ["-m", "pytest", "-p", "peers.outcomes", "-p", "no:cacheprovider", "--quiet", "--tb=long"]
+        command = [
+            "-m",
+            "pytest",
+            "-p",
+            "peers.outcomes",
+            "-p",
+            "no:cacheprovider",
+            "--quiet",
+            "--tb=long",
+        ]
         command += ["--timeout", str(self.timeout), *(f"--ignore={path}" for path in suite.ignored)]
         command += ["-n", str(self.workers)] if self.workers else []
         command += ["-k", self.select] if self.select else []
@@ -150,10 +167,15 @@ class Bench:
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        with log.open("w", encoding="utf-8") as output, tempfile.TemporaryDirectory(prefix="peers-") as temporary:
+        with (
+            log.open("w", encoding="utf-8") as output,
+            tempfile.TemporaryDirectory(prefix="peers-") as temporary,
+        ):
             environment = {**os.environ, **settings, **told, "TMPDIR": temporary}
             command = [sys.executable, *arguments]
-            return subprocess.run(command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT).returncode
+            return subprocess.run(
+                command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT
+            ).returncode
 
 
 def _tail(log: Path) -> str:

@@ -11,7 +11,9 @@ from advreg.hf.trainer import AdversarialMixin, AdversarialSeq2SeqTrainer, Adver
 
 
 def swap(suite: str, method: str) -> None:
-    """Replace a library's trainers by ones that train with a method unless the test gives another."""
+    """Replace a library's trainers by ones that train with a method unless the test gives
+    another.
+    """
     package = importlib.import_module(suite)
     if suite == "transformers":
         _replace(package, package.Trainer, (AdversarialTrainer,), method)
@@ -30,7 +32,9 @@ def _replace(package: Any, stock: type, bases: tuple[type, ...], method: str) ->
 
 
 def _with_method(stock: type, bases: tuple[type, ...], method: str) -> type:
-    """A trainer whose ``method`` has a default. It is named like the stock one, whose name the tests may ask for."""
+    """A trainer whose ``method`` has a default. It is named like the stock one, whose name the
+    tests may ask for.
+    """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         kwargs.setdefault("method", create(method))

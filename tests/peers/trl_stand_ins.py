@@ -1,4 +1,6 @@
-"""Stand-ins for the tests of TRL's trainers: its own data, and the models these tests train on a CPU."""
+"""Stand-ins for the tests of TRL's trainers: its own data, and the models these tests train on a
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from peers.hub import SEED, Hub, byte_pairs, seeded
 from peers.trl_vision import SPECIAL, VISION
 
 ORGANIZATION = "trl-internal-testing"
-DATA = ("zen", "zen_image", "zen_multi_image", "toolcall", "harmony")  # scripts of the checkout that make them
+DATA = (
+    "zen",
+    "zen_image",
+    "zen_multi_image",
+    "toolcall",
+    "harmony",
+)  # scripts of the checkout that make them
 VOCABULARY = 1000
 
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
@@ -80,7 +88,9 @@ def build(hub: Hub, checkout: Path) -> None:
 
 
 def _try(name: str, make: Callable[[], None]) -> None:
-    """Make it, if the installed libraries can: with others the tests that need it fail, with the stock trainer too."""
+    """Make it, if the installed libraries can: with others the tests that need it fail, with the
+    stock trainer too.
+    """
     try:
         make()
     except Exception as error:
@@ -95,7 +105,10 @@ def _make_data(hub: Hub, script: Path) -> None:
 
     arguments = [str(script), "--push_to_hub"]
     np.random.seed(SEED)  # of the images
-    with patch.object(datasets.DatasetDict, "push_to_hub", save), patch.object(sys, "argv", arguments):
+    with (
+        patch.object(datasets.DatasetDict, "push_to_hub", save),
+        patch.object(sys, "argv", arguments),
+    ):
         runpy.run_path(str(script), run_name="__main__")
 
 
@@ -152,7 +165,9 @@ class Makers:
         self._save(name, lambda: model_class(config_class(**TEXT, **_ids(tokenizer))), tokenizer)
 
     def _save(self, name: str, make: Callable[[], Any], companion: Any) -> None:
-        self.hub.save(f"{ORGANIZATION}/{name}", _initialised(seeded(make)).to(torch.bfloat16), companion)
+        self.hub.save(
+            f"{ORGANIZATION}/{name}", _initialised(seeded(make)).to(torch.bfloat16), companion
+        )
 
 
 def _ids(tokenizer: Any) -> dict[str, int | None]:
@@ -182,7 +197,9 @@ def _template(name: str) -> str:
     package = importlib.util.find_spec("trl")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("trl")
-    return (Path(package.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    return (Path(package.origin).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
 
 
 def _texts(folder: Path) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""The models of images and text that TRL's tests train, small: their configurations and their processors."""
+"""The models of images and text that TRL's tests train, small: their configurations and their
+processors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ LINEAR = {
 EXPERTS = {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
 }  # fmt: skip
-GEMMA4_TOKENS, GEMMA4_PATCHES = 70, 630  # the fewest tokens of an image that its processor takes, 9 patches each
+GEMMA4_TOKENS, GEMMA4_PATCHES = (
+    70,
+    630,
+)  # the fewest tokens of an image that its processor takes, 9 patches each
 
 QWEN_MARKS = {
     "image_token": "<|image_pad|>", "video_token": "<|video_pad|>",
@@ -35,7 +40,11 @@ GEMMA4_MARKS = {
 TURNS = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|video|>"]
 SPECIAL = [
     *TURNS,
-    *(mark for marks in (QWEN_MARKS, LLAVA_MARKS, GEMMA3_MARKS, GEMMA4_MARKS) for mark in marks.values()),
+    *(
+        mark
+        for marks in (QWEN_MARKS, LLAVA_MARKS, GEMMA3_MARKS, GEMMA4_MARKS)
+        for mark in marks.values()
+    ),
 ]
 
 # TRL has no template of Llava's
@@ -55,7 +64,8 @@ class Vision:
     Args:
         kind: the model's class.
         marks: the special tokens that its processor asks the tokenizer for.
-        config: the configuration's arguments from the tokenizer and what it says of itself (``vocab_size`` and so on).
+        config: the configuration's arguments from the tokenizer and what it says of itself
+            (``vocab_size`` and so on).
         processor: makes the processor from the tokenizer.
         template: name of a chat template of TRL's.
     """
@@ -80,7 +90,8 @@ class Qwen:
         named = ("image", "image_token"), ("video", "video_token")
         around = ("vision_start", "vision_bos_token"), ("vision_end", "vision_eos_token")
         tokens = {
-            f"{name}_token_id": tokenizer.convert_tokens_to_ids(QWEN_MARKS[mark]) for name, mark in named + around
+            f"{name}_token_id": tokenizer.convert_tokens_to_ids(QWEN_MARKS[mark])
+            for name, mark in named + around
         }
         return {
             "text_config": {**TEXT, **ids, "rope_parameters": rope, **self.text},
@@ -92,7 +103,9 @@ class Qwen:
 def _qwen_processor(kind: str, image: str, video: str, **sizes: Any) -> Callable[[Any], Any]:
     def make(tokenizer: Any) -> Any:
         return getattr(transformers, kind)(
-            image_processor=getattr(transformers, image)(min_pixels=28 * 28, max_pixels=56 * 56, **sizes),
+            image_processor=getattr(transformers, image)(
+                min_pixels=28 * 28, max_pixels=56 * 56, **sizes
+            ),
             video_processor=getattr(transformers, video)(),
             tokenizer=tokenizer,
             chat_template=tokenizer.chat_template,
@@ -102,14 +115,24 @@ def _qwen_processor(kind: str, image: str, video: str, **sizes: Any) -> Callable
 
 
 _qwen2_vl = _qwen_processor("Qwen2VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor")
-_qwen2_5_vl = _qwen_processor("Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor")
-_qwen3_vl = _qwen_processor("Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3VLVideoProcessor", patch_size=16)
+_qwen2_5_vl = _qwen_processor(
+    "Qwen2_5_VLProcessor", "Qwen2VLImageProcessor", "Qwen2VLVideoProcessor"
+)
+_qwen3_vl = _qwen_processor(
+    "Qwen3VLProcessor", "Qwen2VLImageProcessor", "Qwen3VLVideoProcessor", patch_size=16
+)
 
 
 def _gemma3(tokenizer: Any, ids: dict[str, Any]) -> dict[str, Any]:
     return {
         "text_config": {**TEXT, **ids, "head_dim": 8},
-        "vision_config": {**LAYERS, "hidden_size": 16, "image_size": 56, "patch_size": 14, "vision_use_head": False},
+        "vision_config": {
+            **LAYERS,
+            "hidden_size": 16,
+            "image_size": 56,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
         "mm_tokens_per_image": 16,
         "boi_token_index": tokenizer.boi_token_id,
         "eoi_token_index": tokenizer.eoi_token_id,
@@ -172,7 +195,9 @@ def _llava_next(tokenizer: Any, ids: dict[str, Any]) -> dict[str, Any]:
     return {**_llava(tokenizer, ids), "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]]}
 
 
-def _llava_processor(kind: str, image_processor: Callable[[], Any], template: str | None) -> Callable[[Any], Any]:
+def _llava_processor(
+    kind: str, image_processor: Callable[[], Any], template: str | None
+) -> Callable[[Any], Any]:
     def make(tokenizer: Any) -> Any:
         return getattr(transformers, kind)(
             image_processor=image_processor(),
@@ -187,7 +212,9 @@ def _llava_processor(kind: str, image_processor: Callable[[], Any], template: st
 
 
 def _llava_images() -> Any:
-    return transformers.CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    return transformers.CLIPImageProcessor(
+        size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}
+    )
 
 
 def _llava_next_images() -> Any:

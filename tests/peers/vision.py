@@ -17,8 +17,9 @@ _declared: list[Any] = []  # a library that is collected takes its operators wit
 def import_torchvision() -> None:
     """Import torchvision, if installed, so that transformers finds it.
 
-    The wheel on PyPI is built for CUDA, and its operators cannot be loaded by a torch for CPUs. At import only their
-    declarations are missing, and image processors call none of them: so declare them.
+    The wheel on PyPI is built for CUDA, and its operators cannot be loaded by a torch for CPUs. At
+    import only their declarations are missing, and image processors call none of them: so declare
+    them.
     """
     if importlib.util.find_spec("torchvision") is None:
         return

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from advreg import __version__
-from advreg import record as records
 from advreg.methods import registry
+from advreg.records import run as records
 from command_server import CommandServer, Done
 from ends import differences
 from little_tables import sentiment, tiny_folder, write_table
@@ -62,10 +62,14 @@ def test_methods_are_listed_and_shown_with_their_options(advreg: CommandServer, 
 def test_help_names_the_options_of_every_method(advreg: CommandServer, home: Path) -> None:
     done = advreg("train", "--help", cwd=home)
     assert done.code == 0, done.err
-    assert all(flag in done.out for flag in ("--cache-fraction", "--noise-scale", "--replays", "--train"))
+    assert all(
+        flag in done.out for flag in ("--cache-fraction", "--noise-scale", "--replays", "--train")
+    )
 
 
-def test_training_leaves_a_record_of_each_method_and_prints_them_side_by_side(trained: Done, home: Path) -> None:
+def test_training_leaves_a_record_of_each_method_and_prints_them_side_by_side(
+    trained: Done, home: Path
+) -> None:
     assert trained.code == 0, trained.err
     for method in ("standard", "arch"):
         record = records.load(home / "runs" / f"{method}-seed7" / "record.json")
@@ -76,7 +80,9 @@ def test_training_leaves_a_record_of_each_method_and_prints_them_side_by_side(tr
         assert f"│ {method}" in trained.out
 
 
-def test_a_killed_run_goes_on_to_the_same_end(advreg: CommandServer, trained: Done, home: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_end(
+    advreg: CommandServer, trained: Done, home: Path
+) -> None:
     """Killed in the second save of ARCH, in the second epoch; Standard is done by then."""
     saves = len(list((home / "runs" / "standard-seed7").glob("checkpoint-*")))
     killed = train(advreg, home, "killed", kind="save", count=saves + 2)
@@ -85,7 +91,12 @@ def test_a_killed_run_goes_on_to_the_same_end(advreg: CommandServer, trained: Do
     done = train(advreg, home, "killed", "--resume")
     assert done.code == 0, done.err
     for method in ("standard", "arch"):
-        assert differences(home / "runs" / f"{method}-seed7", home / "killed" / f"{method}-seed7", STEPS) == []
+        assert (
+            differences(
+                home / "runs" / f"{method}-seed7", home / "killed" / f"{method}-seed7", STEPS
+            )
+            == []
+        )
 
 
 def test_the_report_draws_every_run(advreg: CommandServer, trained: Done, home: Path) -> None:

@@ -15,13 +15,13 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from advreg.drawing import FORMATS, canvas
-from advreg.hf.subwords import Subwords, learn_subwords
+from advreg.lab.drawing import FORMATS, canvas
+from advreg.lab.kinds.subwords import Subwords, learn_subwords
+from advreg.lab.tasks.bleu import score
+from advreg.lab.tasks.hub import HubSplit, load_split, require_columns
+from advreg.lab.tasks.tables import load_tables
 from advreg.memory.neighbours import search
 from advreg.methods import create
-from advreg.recipes.bleu import score
-from advreg.recipes.hub import HubSplit, load_split, require_columns
-from advreg.recipes.tables import load_tables
 from little_tables import sentiment, write_table
 from number_words import in_digits, in_words
 from observe import features_of
@@ -65,19 +65,25 @@ def test_lora_moves_its_adapters_and_the_head_alone(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"save_strategy": "no", "learning_rate": 1e-2}
     trainer = tiny_trainer(tmp_path, create("arch", **ARCH), model=model, **fields)
     trainer.train()
-    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    moved = {
+        name for name, value in model.named_parameters() if not torch.equal(value, before[name])
+    }
     assert moved == {name for name in before if "lora_" in name or "modules_to_save" in name}
     assert all(line["penalty"] > 0 for line in trainer.state.log_history if "loss" in line)
 
 
 def test_tensorboard_shows_the_penalty(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, create("arch", **ARCH), save_strategy="no", report_to="tensorboard")
+    trainer = tiny_trainer(
+        tmp_path, create("arch", **ARCH), save_strategy="no", report_to="tensorboard"
+    )
     trainer.train()
     (folder,) = {path.parent for path in tmp_path.rglob("events.out.tfevents*")}
     events = EventAccumulator(str(folder))
     events.Reload()
     shown = [event.value for event in events.Scalars("train/penalty")]
-    assert shown == pytest.approx([line["penalty"] for line in trainer.state.log_history if "penalty" in line])
+    assert shown == pytest.approx(
+        [line["penalty"] for line in trainer.state.log_history if "penalty" in line]
+    )
 
 
 def test_pictures_are_drawn_in_every_format(tmp_path: Path) -> None:
@@ -98,7 +104,9 @@ def test_faiss_finds_the_neighbours_that_an_exact_search_finds() -> None:
 
 
 def test_text_comes_back_from_its_subwords_and_scores_a_hundred(tmp_path: Path) -> None:
-    words, digits = zip(*((in_words(number), in_digits(number)) for number in range(1000, 1200)), strict=True)
+    words, digits = zip(
+        *((in_words(number), in_digits(number)) for number in range(1000, 1200)), strict=True
+    )
     learn_subwords(words, digits, 60).save(tmp_path)
     pieces = Subwords.load(tmp_path).target
     found = pieces.decode(pieces.encode(digits))

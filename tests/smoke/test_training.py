@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import Seq2SeqTrainingArguments, Trainer, set_seed
 
-from advreg.hf.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer
-from advreg.hf.finite import NonFiniteLossError
+from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.trainer import AdversarialSeq2SeqTrainer
+from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer
 from advreg.methods import create, registry
 from observe import BadGradient, Padded, features_of
 from tiny_models import tiny, tiny_batch
@@ -21,7 +21,12 @@ from tiny_runs import ARCH, end_of, same_end, tiny_trainer
 
 pytestmark = pytest.mark.smoke
 
-QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
+QUIET: dict[str, Any] = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "logging_steps": 1,
+}
 START = PAD = 49  # of the tiny Marian
 
 
@@ -35,7 +40,9 @@ def losses(trainer: Any, name: str = "loss") -> list[float]:
 
 @pytest.mark.parametrize("name", registry)
 def test_every_method_learns_and_logs_what_it_did(name: str, tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, method_of(name), num_train_epochs=8, learning_rate=3e-3, save_strategy="no")
+    trainer = tiny_trainer(
+        tmp_path, method_of(name), num_train_epochs=8, learning_rate=3e-3, save_strategy="no"
+    )
     trainer.train()
     tasks = losses(trainer, "loss" if name == "standard" else "task_loss")
     assert len(tasks) == trainer.passes.steps == 16
@@ -43,7 +50,9 @@ def test_every_method_learns_and_logs_what_it_did(name: str, tmp_path: Path) -> 
     assert all(math.isfinite(norm) for norm in losses(trainer, "grad_norm"))
     penalties = losses(trainer, "penalty")
     assert len(penalties) == (0 if name in ("standard", "freelb", "freeat") else 16)
-    assert all(penalty > 0 for penalty in penalties[2:])  # what is cached in the first epoch is used from the second
+    assert all(
+        penalty > 0 for penalty in penalties[2:]
+    )  # what is cached in the first epoch is used from the second
 
 
 def test_standard_updates_as_the_stock_trainer_does(tmp_path: Path) -> None:
@@ -51,17 +60,24 @@ def test_standard_updates_as_the_stock_trainer_does(tmp_path: Path) -> None:
     fields = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "warmup_steps": 2}
     ours = tiny_trainer(tmp_path, create("standard"), size=10, save_strategy="no", **fields)
     rows = features_of(tiny_batch("bert", batch=10))
-    stock = Trainer(model=tiny("bert", dropout=0.1), args=ours.args, train_dataset=rows, data_collator=Padded(0))
+    stock = Trainer(
+        model=tiny("bert", dropout=0.1), args=ours.args, train_dataset=rows, data_collator=Padded(0)
+    )
     for trainer in (ours, stock):
         set_seed(0)
         trainer.train()
     assert losses(ours) == pytest.approx(losses(stock), rel=1e-4)
     theirs = dict(stock.model.named_parameters())
-    assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in ours.model.named_parameters())
+    assert all(
+        torch.allclose(value, theirs[name], atol=1e-6)
+        for name, value in ours.model.named_parameters()
+    )
 
 
 @pytest.mark.parametrize("name", ["standard", "arch"])
-def test_a_run_resumed_in_mid_epoch_ends_bit_for_bit_as_one_that_was_not_stopped(name: str, tmp_path: Path) -> None:
+def test_a_run_resumed_in_mid_epoch_ends_bit_for_bit_as_one_that_was_not_stopped(
+    name: str, tmp_path: Path
+) -> None:
     """Three steps to an epoch; the fourth of six is in the second."""
     whole = tiny_trainer(tmp_path, method_of(name), size=12)
     whole.train()
@@ -86,7 +102,9 @@ def test_the_best_checkpoint_is_loaded_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["standard", "r3f", "arch"])
-def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(name: str, tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(
+    name: str, tmp_path: Path
+) -> None:
     trainer = tiny_trainer(tmp_path, method_of(name), callbacks=[BadGradient(3)])
     with pytest.raises(NonFiniteLossError, match=r"gradient.* step 2 \(epoch 1\)"):
         trainer.train()
@@ -94,7 +112,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_a_weight(
 
 
 def test_an_update_that_is_not_finite_is_skipped_if_asked(tmp_path: Path) -> None:
-    trainer = tiny_trainer(tmp_path, method_of("r3f"), callbacks=[BadGradient(3)], on_non_finite="skip")
+    trainer = tiny_trainer(
+        tmp_path, method_of("r3f"), callbacks=[BadGradient(3)], on_non_finite="skip"
+    )
     trainer.train()
     assert (trainer.skipped, trainer.state.global_step) == (1, 4)
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
@@ -103,7 +123,9 @@ def test_an_update_that_is_not_finite_is_skipped_if_asked(tmp_path: Path) -> Non
 def test_samples_of_like_length_share_a_batch_if_asked(tmp_path: Path) -> None:
     padding = []
     for strategy in ("random", "group_by_length"):
-        trainer = tiny_trainer(tmp_path, method_of("arch"), size=40, train_sampling_strategy=strategy)
+        trainer = tiny_trainer(
+            tmp_path, method_of("arch"), size=40, train_sampling_strategy=strategy
+        )
         batches = [batch["attention_mask"] for batch in trainer.get_train_dataloader()]
         assert sum(map(len, batches)) == 40
         padding.append(sum(int((mask == 0).sum()) for mask in batches))
@@ -113,11 +135,22 @@ def test_samples_of_like_length_share_a_batch_if_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["standard", "arch"])
 def test_a_sequence_to_sequence_trainer_trains_and_generates(name: str, tmp_path: Path) -> None:
     model, rows = tiny("marian", dropout=0.1), features_of(tiny_batch("marian", batch=8))
-    fields = {**QUIET, "save_strategy": "no", "learning_rate": 3e-3, "per_device_train_batch_size": 4}
-    arguments = Seq2SeqTrainingArguments(str(tmp_path), **fields, num_train_epochs=4, predict_with_generate=True)
+    fields = {
+        **QUIET,
+        "save_strategy": "no",
+        "learning_rate": 3e-3,
+        "per_device_train_batch_size": 4,
+    }
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), **fields, num_train_epochs=4, predict_with_generate=True
+    )
     collator = Padded(model.config.pad_token_id)
     trainer = AdversarialSeq2SeqTrainer(
-        model=model, args=arguments, train_dataset=rows, data_collator=collator, method=method_of(name)
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        data_collator=collator,
+        method=method_of(name),
     )
     trainer.train()
     assert losses(trainer)[-1] < losses(trainer)[0]

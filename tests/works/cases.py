@@ -1,6 +1,8 @@
-"""What a case is: a way to train, what it refuses, and the settings under which a method must equal the stock trainer.
+"""What a case is: a way to train, what it refuses, and the settings under which a method must equal
+the stock trainer.
 
-A case trains five updates of four samples, twelve samples in all, so that ARCH both refreshes and reuses.
+A case trains five updates of four samples, twelve samples in all, so that ARCH both refreshes and
+reuses.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from advreg.hf.capability import UnsupportedError
+from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.trainer import AdversarialMixin
 from advreg.methods import Method, create, describe, registry
 from advreg.methods.base import Dropout
@@ -28,14 +30,22 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
     "standard": {},
     "r3f": {"weight": 0.0, "noise_scale": 0.1},
     "smart": {"weight": 0.0, "radius": 0.5, "ascent_steps": 1},
-    "arch": {"weight": 0.0, "radius": 0.5, "ascent_steps": 1, "cache_fraction": 0.5, "refresh_every": 2},
+    "arch": {
+        "weight": 0.0,
+        "radius": 0.5,
+        "ascent_steps": 1,
+        "cache_fraction": 0.5,
+        "refresh_every": 2,
+    },
     "freelb": {"radius": 0.0, "ascent_steps": 0},
     "freeat": {"radius": 0.0, "replays": 1},
 }
 """Options with which a method trains as the stock trainer does: λ = 0, or one point at δ = 0."""
 
 COUNTED_TWICE = {"rdrop": ("num_tokens",)}
-"""What TRL counts in each call of ``compute_loss``, which sees both copies of a batch where both have a loss."""
+"""What TRL counts in each call of ``compute_loss``, which sees both copies of a batch where both
+have a loss.
+"""
 
 WITHOUT_DELTA: dict[str, dict[str, Any]] = {
     "r3f": {"noise_scale": 0.0},
@@ -176,7 +186,9 @@ def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> s
     require_like(ours, stock[case.name], ignoring=COUNTED_TWICE.get(method, ()))
     if method in WITHOUT_DELTA:
         penalties = [line["penalty"] for line in ours.lines if "penalty" in line]
-        assert all(value > 0 for value in penalties), f"the perturbation moves no prediction: {penalties}"
+        assert all(value > 0 for value in penalties), (
+            f"the perturbation moves no prediction: {penalties}"
+        )
     return None
 
 

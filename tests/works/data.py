@@ -33,9 +33,13 @@ class Collated:
         batch = {name: self._together(name, [row[name] for row in rows]) for name in rows[0]}
         if "input_ids" in batch and "attention_mask" not in batch and batch["input_ids"].dim() == 2:
             sizes = torch.tensor([len(row["input_ids"]) for row in rows])
-            batch["attention_mask"] = (torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]).long()
+            batch["attention_mask"] = (
+                torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]
+            ).long()
         if self.model is not None:
-            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(batch["labels"])
+            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(
+                batch["labels"]
+            )
         return batch
 
     def _together(self, name: str, values: list[Any]) -> Tensor:
@@ -50,7 +54,9 @@ def ids(rows: int = ROWS, seed: int = 0) -> list[list[int]]:
     """Token ids of rows of several lengths."""
     generator = torch.Generator().manual_seed(seed)
     lengths = (LENGTHS * (1 + rows // len(LENGTHS)))[:rows]
-    return [torch.randint(*REAL_TOKENS, (length,), generator=generator).tolist() for length in lengths]
+    return [
+        torch.randint(*REAL_TOKENS, (length,), generator=generator).tolist() for length in lengths
+    ]
 
 
 def classified(classes: int = 3, rows: int = ROWS) -> list[Row]:
@@ -59,7 +65,9 @@ def classified(classes: int = 3, rows: int = ROWS) -> list[Row]:
 
 def valued(outputs: int = 1, rows: int = ROWS) -> list[Row]:
     """A value, or several, to be regressed on."""
-    numbers = [[(sum(row) * (place + 1)) % 17 / 8 - 1 for place in range(outputs)] for row in ids(rows)]
+    numbers = [
+        [(sum(row) * (place + 1)) % 17 / 8 - 1 for place in range(outputs)] for row in ids(rows)
+    ]
     return [
         {"input_ids": row, "labels": value[0] if outputs == 1 else value}
         for row, value in zip(ids(rows), numbers, strict=True)
@@ -67,12 +75,18 @@ def valued(outputs: int = 1, rows: int = ROWS) -> list[Row]:
 
 
 def several_labels(classes: int = 3) -> list[Row]:
-    return [{"input_ids": row, "labels": [float(row[place] % 2) for place in range(classes)]} for row in ids()]
+    return [
+        {"input_ids": row, "labels": [float(row[place] % 2) for place in range(classes)]}
+        for row in ids()
+    ]
 
 
 def tagged(classes: int = 3) -> list[Row]:
     """A class for every token, but the first."""
-    return [{"input_ids": row, "labels": [IGNORED, *(token % classes for token in row[1:])]} for row in ids()]
+    return [
+        {"input_ids": row, "labels": [IGNORED, *(token % classes for token in row[1:])]}
+        for row in ids()
+    ]
 
 
 def masked(mask: int = 4) -> list[Row]:
@@ -92,4 +106,7 @@ def continued() -> list[Row]:
 
 
 def translated() -> list[Row]:
-    return [{"input_ids": row, "labels": target[:6]} for row, target in zip(ids(), ids(seed=1), strict=True)]
+    return [
+        {"input_ids": row, "labels": target[:6]}
+        for row, target in zip(ids(), ids(seed=1), strict=True)
+    ]

@@ -66,15 +66,22 @@ VIT = {
 }
 
 
-def bert(head: str, rows: Callable[[], Any], **settings: Any) -> Callable[[Setting], dict[str, Any]]:
-    return built(getattr(transformers, f"BertFor{head}"), transformers.BertConfig, BERT | settings, rows)
+def bert(
+    head: str, rows: Callable[[], Any], **settings: Any
+) -> Callable[[Setting], dict[str, Any]]:
+    return built(
+        getattr(transformers, f"BertFor{head}"), transformers.BertConfig, BERT | settings, rows
+    )
 
 
 # ---- rows of tasks that others do not share
 
 
 def answered() -> list[data.Row]:
-    return [{"input_ids": row, "start_positions": 1, "end_positions": len(row) - 2} for row in data.ids()]
+    return [
+        {"input_ids": row, "start_positions": 1, "end_positions": len(row) - 2}
+        for row in data.ids()
+    ]
 
 
 def chosen() -> list[data.Row]:
@@ -91,13 +98,16 @@ def pretrained() -> list[data.Row]:
 
 def ended() -> list[data.Row]:
     """With the end of a text, which BART's and T5's classifiers read."""
-    return [{"input_ids": [*row["input_ids"], 2], "labels": row["labels"]} for row in data.classified()]
+    return [
+        {"input_ids": [*row["input_ids"], 2], "labels": row["labels"]} for row in data.classified()
+    ]
 
 
 def pictured() -> list[data.Row]:
     generator = torch.Generator().manual_seed(0)
     return [
-        {"pixel_values": torch.randn(3, 8, 8, generator=generator), "labels": row % LABELS} for row in range(data.ROWS)
+        {"pixel_values": torch.randn(3, 8, 8, generator=generator), "labels": row % LABELS}
+        for row in range(data.ROWS)
     ]
 
 
@@ -113,10 +123,16 @@ class OwnHead(transformers.BertPreTrainedModel):  # type: ignore[misc]
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None) -> Any:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> Any:
         states = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state
         logits = self.score(states.mean(1))
-        loss = None if labels is None else nn.functional.cross_entropy(logits, labels, label_smoothing=0.2)
+        loss = (
+            None
+            if labels is None
+            else nn.functional.cross_entropy(logits, labels, label_smoothing=0.2)
+        )
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
@@ -128,7 +144,9 @@ class Plain(nn.Module):
         self.encoder = transformers.BertModel(config)
         self.score = nn.Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor
+    ) -> dict[str, Tensor]:
         logits = self.score(self.encoder(input_ids, attention_mask=attention_mask).pooler_output)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
@@ -144,11 +162,17 @@ class PlainWithConfig(Plain):
         return self.encoder.embeddings.word_embeddings
 
 
-def adapted(config: Any, family: str, rows: Callable[[], Any]) -> Callable[[Setting], dict[str, Any]]:
+def adapted(
+    config: Any, family: str, rows: Callable[[], Any]
+) -> Callable[[Setting], dict[str, Any]]:
     def given(setting: Setting) -> dict[str, Any]:
         model = tiny(family, dropout=setting.dropout)
         made = peft.get_peft_model(model, config())
-        return {"model": made, "train_dataset": rows(), "data_collator": Collated(model.config.pad_token_id)}
+        return {
+            "model": made,
+            "train_dataset": rows(),
+            "data_collator": Collated(model.config.pad_token_id),
+        }
 
     return given
 
@@ -185,7 +209,9 @@ HEAD_CASES = [
     case(
         HEADS,
         "several labels at once",
-        bert("SequenceClassification", data.several_labels, problem_type="multi_label_classification"),
+        bert(
+            "SequenceClassification", data.several_labels, problem_type="multi_label_classification"
+        ),
         {"ols": no_classes("several labels at once")},
     ),
     case(
@@ -203,7 +229,11 @@ HEAD_CASES = [
     ),
     case(HEADS, "next sentence", bert("NextSentencePrediction", lambda: data.classified(2))),
     case(HEADS, "masked language model", bert("MaskedLM", data.masked)),
-    case(HEADS, "own head and loss (PreTrainedModel)", built(OwnHead, transformers.BertConfig, BERT, data.classified)),
+    case(
+        HEADS,
+        "own head and loss (PreTrainedModel)",
+        built(OwnHead, transformers.BertConfig, BERT, data.classified),
+    ),
     case(
         HEADS,
         "question answering",
@@ -239,7 +269,9 @@ HEAD_CASES = [
         HEADS,
         "a plain `nn.Module` with `config` and `get_input_embeddings`",
         built(PlainWithConfig, transformers.BertConfig, BERT, data.classified),
-        {"predictions": "PlainWithConfig is not a PreTrainedModel, so what it predicts is not known"},
+        {
+            "predictions": "PlainWithConfig is not a PreTrainedModel, so what it predicts is not known"
+        },
     ),
 ]
 FAMILY_CASES = [
@@ -266,7 +298,12 @@ FAMILY_CASES = [
     case(
         FAMILIES,
         "XLNet, classification",
-        built(transformers.XLNetForSequenceClassification, transformers.XLNetConfig, XLNET, data.classified),
+        built(
+            transformers.XLNetForSequenceClassification,
+            transformers.XLNetConfig,
+            XLNET,
+            data.classified,
+        ),
         {"perturbation": other_layout("XLNetForSequenceClassification", (9, 4, 32), (4, 9))},
     ),
     case(FAMILIES, "GPT-2, classification", of("gpt2", data.classified)),
@@ -292,7 +329,9 @@ ADAPTER_CASES = [
         ADAPTERS,
         "prompt tuning",
         adapted(
-            lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), "llama-lm", data.continued
+            lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+            "llama-lm",
+            data.continued,
         ),
         is_fast=True,
     ),
@@ -300,7 +339,9 @@ ADAPTER_CASES = [
         ADAPTERS,
         "p-tuning",
         adapted(
-            lambda: peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=3, encoder_hidden_size=16),
+            lambda: peft.PromptEncoderConfig(
+                task_type="CAUSAL_LM", num_virtual_tokens=3, encoder_hidden_size=16
+            ),
             "llama-lm",
             data.continued,
         ),
@@ -309,13 +350,19 @@ ADAPTER_CASES = [
         ADAPTERS,
         "prefix tuning",
         adapted(
-            lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), "llama-lm", data.continued
+            lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+            "llama-lm",
+            data.continued,
         ),
     ),
     case(
         ADAPTERS,
         "prompt tuning, classification",
-        adapted(lambda: peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3), "bert", data.classified),
+        adapted(
+            lambda: peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3),
+            "bert",
+            data.classified,
+        ),
     ),
 ]
 LAYOUT_CASES = [

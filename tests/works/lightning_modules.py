@@ -5,8 +5,8 @@ from typing import Any
 import lightning
 import torch
 
-from advreg import Clock, ModelTask
-from advreg.hf.capability import UnsupportedError
+from advreg import Clock, HFModelView
+from advreg.hf.guards.capability import UnsupportedError
 from advreg.methods import Method
 from advreg.methods.base import MethodState
 
@@ -18,7 +18,7 @@ class Regularised(lightning.LightningModule):
 
     def __init__(self, model: Any, method: Method) -> None:
         super().__init__()
-        self.model, self.method, self.task = model, method, ModelTask(model)
+        self.model, self.method, self.task = model, method, HFModelView(model)
 
     def training_step(self, batch: Any, index: int) -> None:
         clock = Clock(self.current_epoch, self.global_step)
@@ -52,7 +52,9 @@ class RegularisedAutomatically(Regularised):
     def __init__(self, model: Any, method: Method) -> None:
         super().__init__(model, method)
         if method.repeats_backward:
-            raise UnsupportedError(f"{method.name} propagates several losses in a step; use manual optimisation")
+            raise UnsupportedError(
+                f"{method.name} propagates several losses in a step; use manual optimisation"
+            )
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         clock = Clock(self.current_epoch, self.global_step)

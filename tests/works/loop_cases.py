@@ -1,4 +1,6 @@
-"""Loops without a Trainer: accelerate's, and Lightning's with manual and with automatic optimisation."""
+"""Loops without a Trainer: accelerate's, and Lightning's with manual and with automatic
+optimisation.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from advreg import Clock, IdCollator, Identified, ModelTask, survey
+from advreg import Clock, HFModelView, IdCollator, Identified, survey
 from advreg.methods import Method
 from works import data
 from works.cases import UPDATES, Case, Setting
@@ -46,7 +48,11 @@ def loader_of(rows: Any, collate: Any, method: Method | None) -> Any:
 
 
 def gradient_norm(model: nn.Module) -> float:
-    return float(torch.stack([value.grad.norm() for value in model.parameters() if value.grad is not None]).norm())
+    return float(
+        torch.stack(
+            [value.grad.norm() for value in model.parameters() if value.grad is not None]
+        ).norm()
+    )
 
 
 # ---- accelerate
@@ -56,11 +62,13 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
     model, rows, collate = parts_of(setting)
     trace = Trace(weights_of(model), {}, [])
     accelerator = Accelerator(cpu=True)
-    task = ModelTask(model)
+    task = HFModelView(model)
     if method is not None:
         method.prepare(survey(task, rows, collate), seed=0, device=accelerator.device)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
-    wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader_of(rows, collate, method))
+    wrapped, optimizer, loader = accelerator.prepare(
+        model, optimizer, loader_of(rows, collate, method)
+    )
     task.wrapped = wrapped
 
     def update() -> None:
@@ -74,7 +82,9 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
                 accelerator.backward(loss)
                 line = {"loss": float(loss.detach())}
             else:
-                line = figures(method.step(task, batch, Clock(epoch, step), accelerator.backward, update))
+                line = figures(
+                    method.step(task, batch, Clock(epoch, step), accelerator.backward, update)
+                )
             trace.lines.append({**line, "grad_norm": gradient_norm(model)})
             update()
     trace.weights = weights_of(model)

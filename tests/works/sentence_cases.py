@@ -33,7 +33,9 @@ def bi_encoder(setting: Setting) -> dict[str, Any]:
     from sentence_transformers import SentenceTransformer, losses, models
 
     words = models.Transformer(saved("Model", setting.dropout))
-    model = SentenceTransformer(modules=[words, models.Pooling(words.get_word_embedding_dimension())], device="cpu")
+    model = SentenceTransformer(
+        modules=[words, models.Pooling(words.get_word_embedding_dimension())], device="cpu"
+    )
     data = {"anchor": sentences(), "positive": sentences(first=4)}
     loss = losses.MultipleNegativesRankingLoss(model)
     return {"model": model, "train_dataset": datasets.Dataset.from_dict(data), "loss": loss}
@@ -45,8 +47,16 @@ def cross_encoder(setting: Setting) -> dict[str, Any]:
 
     folder = saved("ForSequenceClassification", setting.dropout, num_labels=1)
     model = CrossEncoder(folder, device="cpu", num_labels=1)
-    data = {"text": sentences(), "other": sentences(first=4), "label": [row % 2 for row in range(12)]}
-    return {"model": model, "train_dataset": datasets.Dataset.from_dict(data), "loss": BinaryCrossEntropyLoss(model)}
+    data = {
+        "text": sentences(),
+        "other": sentences(first=4),
+        "label": [row % 2 for row in range(12)],
+    }
+    return {
+        "model": model,
+        "train_dataset": datasets.Dataset.from_dict(data),
+        "loss": BinaryCrossEntropyLoss(model),
+    }
 
 
 class Lazily:
@@ -66,12 +76,21 @@ class Lazily:
 def refused(name: str) -> dict[str, str]:
     told = f"{name}.get_input_embeddings() gives no token embeddings to"
     unknown = f"{name} is not a PreTrainedModel, so what it predicts is not known"
-    return {"perturbation": f"{told} perturb", "ids": f"{told} describe samples by", "predictions": unknown}
+    return {
+        "perturbation": f"{told} perturb",
+        "ids": f"{told} describe samples by",
+        "predictions": unknown,
+    }
 
 
 CASES = [
     Case(
-        GROUP, "SentenceTransformerTrainer", Lazily("SentenceTransformer", bi_encoder), refused("SentenceTransformer")
+        GROUP,
+        "SentenceTransformerTrainer",
+        Lazily("SentenceTransformer", bi_encoder),
+        refused("SentenceTransformer"),
     ),
-    Case(GROUP, "CrossEncoderTrainer", Lazily("CrossEncoder", cross_encoder), refused("CrossEncoder")),
+    Case(
+        GROUP, "CrossEncoderTrainer", Lazily("CrossEncoder", cross_encoder), refused("CrossEncoder")
+    ),
 ]

@@ -1,4 +1,6 @@
-"""The loss that is trained is the user's: its own compute_loss in every step, and the denominators of accumulation."""
+"""The loss that is trained is the user's: its own compute_loss in every step, and the denominators
+of accumulation.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ from works.trainer_cases import BERT, MIXTRAL, built, of
 
 @pytest.fixture(autouse=True)
 def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock there."""
-    monkeypatch.setattr("advreg.hf.task.has_dropout", lambda model: True)
+    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock
+    there.
+    """
+    monkeypatch.setattr("advreg.hf.view.view.has_dropout", lambda model: True)
 
 
 every_method = pytest.mark.parametrize("method", registry)
@@ -61,7 +65,9 @@ def test_the_penalty_comes_on_top_of_the_users_loss(method: str, tmp_path: Path)
 
 @pytest.mark.parametrize("method", ["standard", "r3f"])
 def test_the_loss_of_the_router_is_trained(method: str, tmp_path: Path) -> None:
-    given = built(transformers.MixtralForCausalLM, transformers.MixtralConfig, MIXTRAL, data.continued)
+    given = built(
+        transformers.MixtralForCausalLM, transformers.MixtralConfig, MIXTRAL, data.continued
+    )
     without = built(
         transformers.MixtralForCausalLM,
         transformers.MixtralConfig,
@@ -78,7 +84,9 @@ def test_the_loss_of_the_router_is_trained(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["standard", "r3f"])
 def test_class_weights_of_the_model_are_trained(method: str, tmp_path: Path) -> None:
     weighted = built(WeighsClasses, transformers.BertConfig, BERT, data.classified)
-    plain = built(transformers.BertForSequenceClassification, transformers.BertConfig, BERT, data.classified)
+    plain = built(
+        transformers.BertForSequenceClassification, transformers.BertConfig, BERT, data.classified
+    )
     losses = [
         first_loss(ByTrainer(way)(without_effect(method), Setting(tmp_path / str(number))))
         for number, way in enumerate((weighted, plain))
@@ -92,7 +100,11 @@ def test_class_weights_of_the_model_are_trained(method: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "given",
     [of("bert", data.classified), of("llama-lm", data.continued), of("marian", data.translated)],
-    ids=["a model that ignores the number of items", "one that divides by it", "an encoder and decoder"],
+    ids=[
+        "a model that ignores the number of items",
+        "one that divides by it",
+        "an encoder and decoder",
+    ],
 )
 @with_delta
 def test_the_size_of_micro_batches_does_not_change_what_a_method_trains(
@@ -109,15 +121,21 @@ def test_standard_follows_stock_where_a_model_ignores_the_number_of_items(tmp_pa
     train = ByTrainer(of("bert", data.classified))
     stock, ours, whole = (
         train(method, Setting(tmp_path / str(number), fields=fields))
-        for number, (method, fields) in enumerate([(None, TWO_BY_TWO), (create("standard"), TWO_BY_TWO), (None, {})])
+        for number, (method, fields) in enumerate(
+            [(None, TWO_BY_TWO), (create("standard"), TWO_BY_TWO), (None, {})]
+        )
     )
     require_identical(ours, stock)
     assert first_loss(stock) == pytest.approx(2 * first_loss(whole), rel=1e-6)
 
 
 @every_method
-def test_a_loss_of_the_users_is_taken_as_the_stock_step_takes_it(method: str, tmp_path: Path) -> None:
-    """Under accumulation stock divides what its own rules say it must, whatever the user's function returned."""
+def test_a_loss_of_the_users_is_taken_as_the_stock_step_takes_it(
+    method: str, tmp_path: Path
+) -> None:
+    """Under accumulation stock divides what its own rules say it must, whatever the user's function
+    returned.
+    """
     train = ByTrainer(of("bert", data.classified), base=LossWithoutSuper)
     stock = train(None, Setting(tmp_path / "stock", fields=TWO_BY_TWO))
     require_like(train(without_effect(method), Setting(tmp_path, fields=TWO_BY_TWO)), stock)
@@ -125,15 +143,21 @@ def test_a_loss_of_the_users_is_taken_as_the_stock_step_takes_it(method: str, tm
 
 @every_method
 def test_hooks_and_shadows_are_gone_after_training(method: str, tmp_path: Path) -> None:
-    trainer = ByTrainer(of("bert", data.classified)).trainer(without_effect(method), Setting(tmp_path))
+    trainer = ByTrainer(of("bert", data.classified)).trainer(
+        without_effect(method), Setting(tmp_path)
+    )
     trainer.train()
     assert "compute_loss" not in vars(trainer)
     assert type(trainer).compute_loss is Trainer.compute_loss
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in trainer.model.modules())
+    assert not any(
+        module._forward_pre_hooks or module._forward_hooks for module in trainer.model.modules()
+    )
 
 
 @pytest.mark.parametrize("method", ["standard", "freelb", "freeat"])
-def test_a_loss_without_labels_is_averaged_over_micro_batches_as_by_stock(method: str, tmp_path: Path) -> None:
+def test_a_loss_without_labels_is_averaged_over_micro_batches_as_by_stock(
+    method: str, tmp_path: Path
+) -> None:
     """Question answering has positions in place of labels."""
     train = ByTrainer(bert("QuestionAnswering", answered, num_labels=2))
     stock = train(None, Setting(tmp_path / "stock", fields=TWO_BY_TWO))

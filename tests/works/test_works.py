@@ -1,4 +1,6 @@
-"""Each cell of the table "Works with": a method trains as the stock trainer does, or refuses before the first step."""
+"""Each cell of the table "Works with": a method trains as the stock trainer does, or refuses before
+the first step.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,19 @@ from works.traces import Trace, require_identical
 
 @pytest.fixture(autouse=True)
 def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock there."""
-    monkeypatch.setattr("advreg.hf.task.has_dropout", lambda model: True)
+    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock
+    there.
+    """
+    monkeypatch.setattr("advreg.hf.view.view.has_dropout", lambda model: True)
 
 
 # TRL warns of it on behalf of whoever calls it
-pytestmark = pytest.mark.filterwarnings("ignore:`label_smoothing_factor` is deprecated:FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`label_smoothing_factor` is deprecated:FutureWarning"
+)
 
-gc.freeze()  # the Trainer collects garbage after each run, which takes long among all that was imported
+# the Trainer collects garbage after each run, which takes long among all that was imported
+gc.freeze()
 
 FAST = ("standard", "r3f", "arch", "freelb")  # one method of each kind
 
@@ -46,14 +53,19 @@ def cells(methods: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "method"), cells(registry))
-def test_a_method_without_effect_trains_as_stock_does_or_refuses(case: Case, method: str, tmp_path: Path) -> None:
+def test_a_method_without_effect_trains_as_stock_does_or_refuses(
+    case: Case, method: str, tmp_path: Path
+) -> None:
     assert outcome(case, method, tmp_path, stock) == case.refusal(method)
 
 
 @pytest.mark.parametrize(
-    ("case", "method"), [cell for cell in cells(WITHOUT_DELTA) if not cell.values[0].refusal(cell.values[1])]
+    ("case", "method"),
+    [cell for cell in cells(WITHOUT_DELTA) if not cell.values[0].refusal(cell.values[1])],
 )
-def test_without_a_perturbation_there_is_no_penalty(case: Case, method: str, tmp_path: Path) -> None:
+def test_without_a_perturbation_there_is_no_penalty(
+    case: Case, method: str, tmp_path: Path
+) -> None:
     """In two passes with the same dropout masks, and in the fused pass without dropout."""
     for dropout, rate in (("shared", 0.1), ("fresh", 0.0)):
         trace = case.train(without_delta(method, dropout), Setting(tmp_path / dropout, rate))
@@ -69,9 +81,12 @@ ways = {
 
 @pytest.mark.parametrize("way", ways)
 @pytest.mark.parametrize(
-    ("case", "method"), [cell for cell in cells(["standard"]) if isinstance(cell.values[0].train, ByTrainer)]
+    ("case", "method"),
+    [cell for cell in cells(["standard"]) if isinstance(cell.values[0].train, ByTrainer)],
 )
-def test_standard_is_the_stock_trainer_to_the_bit(case: Case, method: str, way: str, tmp_path: Path) -> None:
+def test_standard_is_the_stock_trainer_to_the_bit(
+    case: Case, method: str, way: str, tmp_path: Path
+) -> None:
     """With dropout and shuffled batches."""
     fields = {**ways[way], "train_sampling_strategy": "random"}
     found = [

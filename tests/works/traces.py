@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 TOLERANCE = 1e-6
-"""Of losses, gradient norms and logged figures relative to stock's, of weights relative to the largest weight."""
+"""Of losses, gradient norms and logged figures relative to stock's, of weights relative to the
+largest weight.
+"""
 
 _CLOCKS = ("_runtime", "_per_second", "_time")  # logged figures that differ from run to run
 
@@ -44,17 +46,27 @@ class Trace:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights that are trained."""
-    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+    return {
+        name: value.detach().clone()
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    }
 
 
-def require_like(ours: Trace, stock: Trace, tolerance: float = TOLERANCE, ignoring: Collection[str] = ()) -> None:
-    """All that stock logs is there, with the same values, and the weights are the same, up to rounding."""
+def require_like(
+    ours: Trace, stock: Trace, tolerance: float = TOLERANCE, ignoring: Collection[str] = ()
+) -> None:
+    """All that stock logs is there, with the same values, and the weights are the same, up to
+    rounding.
+    """
     assert len(ours.lines) == len(stock.lines) > 0
     for mine, theirs in _pairs(ours, stock):
         missing = sorted(set(theirs) - set(mine))
         assert not missing, f"not logged: {missing}"
         for name in set(_figures(theirs)) - set(ignoring):
-            same = math.isclose(mine[name], theirs[name], rel_tol=tolerance, abs_tol=tolerance * _scale(name))
+            same = math.isclose(
+                mine[name], theirs[name], rel_tol=tolerance, abs_tol=tolerance * _scale(name)
+            )
             assert same, f"{name} is {mine[name]!r}, stock has {theirs[name]!r}"
     _require_moved(stock)
     assert set(ours.weights) == set(stock.weights)
@@ -64,20 +76,28 @@ def require_like(ours: Trace, stock: Trace, tolerance: float = TOLERANCE, ignori
 
 
 def require_identical(ours: Trace, stock: Trace) -> None:
-    """Everything that stock logs, and the weights, to the bit; and nothing is logged that stock does not log."""
+    """Everything that stock logs, and the weights, to the bit; and nothing is logged that stock
+    does not log.
+    """
     assert len(ours.lines) == len(stock.lines) > 0
     for mine, theirs in _pairs(ours, stock):
         assert set(mine) == set(theirs)
-        assert {name: mine[name] for name in _figures(theirs)} == {name: theirs[name] for name in _figures(theirs)}
+        assert {name: mine[name] for name in _figures(theirs)} == {
+            name: theirs[name] for name in _figures(theirs)
+        }
     _require_moved(stock)
     assert set(ours.weights) == set(stock.weights)
-    different = [name for name, value in stock.weights.items() if not torch.equal(ours.weights[name], value)]
+    different = [
+        name for name, value in stock.weights.items() if not torch.equal(ours.weights[name], value)
+    ]
     assert not different, f"other weights: {different}"
 
 
 def _require_moved(trace: Trace, least: float = 1e-3) -> None:
     """The training did something, or a comparison of its ends would prove nothing."""
-    moved = max(float((value - trace.before[name]).abs().max()) for name, value in trace.weights.items())
+    moved = max(
+        float((value - trace.before[name]).abs().max()) for name, value in trace.weights.items()
+    )
     assert moved > least, f"no weight moved by more than {moved:.1e}"
 
 

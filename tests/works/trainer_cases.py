@@ -17,7 +17,12 @@ from works.own_losses import LossWithoutSuper, LossWithSuper, WeighsClasses, los
 
 GROUP = "Trainers and losses"
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-BERT = SMALL | {"intermediate_size": 64, "num_labels": LABELS, "initializer_range": 0.2, "pad_token_id": 0}
+BERT = SMALL | {
+    "intermediate_size": 64,
+    "num_labels": LABELS,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+}
 MIXTRAL = SMALL | {
     "intermediate_size": 64,
     "num_key_value_heads": 2,
@@ -53,7 +58,12 @@ def built(
         for name in made.to_dict():
             if "dropout" in name:
                 setattr(made, name, setting.dropout)
-        return {"model": model(made).train(), "train_dataset": rows(), "data_collator": Collated(), **more}
+        return {
+            "model": model(made).train(),
+            "train_dataset": rows(),
+            "data_collator": Collated(),
+            **more,
+        }
 
     return given
 
@@ -65,16 +75,22 @@ class Streamed(IterableDataset):  # type: ignore[type-arg]
         return iter(data.classified())
 
 
-NEFTUNE = "neftune_noise_alpha=5.0 adds its own noise to the embeddings; leave neftune_noise_alpha out"
+NEFTUNE = (
+    "neftune_noise_alpha=5.0 adds its own noise to the embeddings; leave neftune_noise_alpha out"
+)
 
 
-def trainer_case(name: str, given: Any, is_fast: bool = False, refused: Any = None, **more: Any) -> Case:
+def trainer_case(
+    name: str, given: Any, is_fast: bool = False, refused: Any = None, **more: Any
+) -> Case:
     return Case(GROUP, name, ByTrainer(given, **more), refused or {}, is_fast)
 
 
 CASES = [
     trainer_case("Trainer, classification (BERT)", of("bert", data.classified), is_fast=True),
-    trainer_case("Trainer, causal language model (Llama)", of("llama-lm", data.continued), is_fast=True),
+    trainer_case(
+        "Trainer, causal language model (Llama)", of("llama-lm", data.continued), is_fast=True
+    ),
     trainer_case(
         "Trainer, gradient accumulation (Llama)",
         of("llama-lm", data.continued),
@@ -95,7 +111,10 @@ CASES = [
         arguments=Seq2SeqTrainingArguments,
     ),
     trainer_case(
-        "`label_smoothing_factor`", of("bert", data.classified), fields={"label_smoothing_factor": 0.1}, is_fast=True
+        "`label_smoothing_factor`",
+        of("bert", data.classified),
+        fields={"label_smoothing_factor": 0.1},
+        is_fast=True,
     ),
     trainer_case(
         "`label_smoothing_factor`, Seq2SeqTrainer",
@@ -104,10 +123,19 @@ CASES = [
         arguments=Seq2SeqTrainingArguments,
         fields={"label_smoothing_factor": 0.1},
     ),
-    trainer_case("`compute_loss_func`", of("bert", data.classified, compute_loss_func=loss_function), is_fast=True),
-    trainer_case("`compute_loss` overridden, with `super()`", of("bert", data.classified), base=LossWithSuper),
     trainer_case(
-        "`compute_loss` overridden, without `super()`", of("bert", data.classified), base=LossWithoutSuper, is_fast=True
+        "`compute_loss_func`",
+        of("bert", data.classified, compute_loss_func=loss_function),
+        is_fast=True,
+    ),
+    trainer_case(
+        "`compute_loss` overridden, with `super()`", of("bert", data.classified), base=LossWithSuper
+    ),
+    trainer_case(
+        "`compute_loss` overridden, without `super()`",
+        of("bert", data.classified),
+        base=LossWithoutSuper,
+        is_fast=True,
     ),
     trainer_case(
         "class weights inside `forward`",
@@ -129,6 +157,8 @@ CASES = [
     trainer_case(
         "`train_dataset` without a length",
         of("bert", Streamed),
-        refused={"ids": "train_dataset must have a length and items by index, got Streamed; load it whole"},
+        refused={
+            "ids": "train_dataset must have a length and items by index, got Streamed; load it whole"
+        },
     ),
 ]

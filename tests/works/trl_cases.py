@@ -1,4 +1,6 @@
-"""TRL's SFTTrainer, whose loss comes from a fused head, and the trainers of TRL that have other data."""
+"""TRL's SFTTrainer, whose loss comes from a fused head, and the trainers of TRL that have other
+data.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,22 @@ WORDS = (
     "the", "old", "mill", "by", "a", "river", "was", "sold", "and", "its", "wheel", "turned", "again", "when", "rain",
     "came", "to", "fields", "where", "it", "sang",
 )  # fmt: skip
-SPECIAL = ("<pad>", "<eos>", "<unk>", "<user>", "<assistant>", "<image>", "<vision>", "</vision>", "<video>")
+SPECIAL = (
+    "<pad>",
+    "<eos>",
+    "<unk>",
+    "<user>",
+    "<assistant>",
+    "<image>",
+    "<vision>",
+    "</vision>",
+    "<video>",
+)
 VOCABULARY = 50
 TEMPLATE = (
     "{% for message in messages %}{{ '<' + message['role'] + '> ' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + ' <eos> ' }}{% endgeneration %}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + ' <eos> ' }}{% "
+    "endgeneration %}"
     "{% else %}{{ message['content'] + ' ' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
 )
@@ -53,12 +66,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", chat_template=TEMPLATE
+        tokenizer_object=raw,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        chat_template=TEMPLATE,
     )
 
 
 def sentences(rows: int = 12, first: int = 0) -> list[str]:
-    return [" ".join(WORDS[(row * 3 + first) % 7 : (row * 3 + first) % 7 + 5 + row % 4]) for row in range(rows)]
+    return [
+        " ".join(WORDS[(row * 3 + first) % 7 : (row * 3 + first) % 7 + 5 + row % 4])
+        for row in range(rows)
+    ]
 
 
 def texts() -> list[dict[str, Any]]:
@@ -119,7 +139,9 @@ def preferences(kind: str, **more: Any) -> Callable[[Setting], dict[str, Any]]:
     def given(setting: Setting) -> dict[str, Any]:
         config = transformers.LlamaConfig(**SIZES, attention_dropout=setting.dropout, **more)
         kinds = {"model": kind} if more else {"model": kind, "ref_model": kind}
-        models = {name: getattr(transformers, f"LlamaFor{kind}")(config) for name, kind in kinds.items()}
+        models = {
+            name: getattr(transformers, f"LlamaFor{kind}")(config) for name, kind in kinds.items()
+        }
         data = datasets.Dataset.from_list(rows).remove_columns("completion")
         return {**models, "train_dataset": data, "processing_class": tokenizer()}
 
@@ -146,8 +168,19 @@ CASES = [
     sft_case("chat, `assistant_only_loss`", sft(chats), assistant_only_loss=True),
     sft_case('`loss_type="dft"`', sft(texts), is_fast=True, loss_type="dft"),
     sft_case("`label_smoothing_factor`", sft(texts), label_smoothing_factor=0.1),
-    sft_case("gradient accumulation", sft(texts), gradient_accumulation_steps=2, per_device_train_batch_size=2),
-    sft_case('`packing_strategy="wrapped"`', sft(texts), packing=True, packing_strategy="wrapped", max_length=8),
+    sft_case(
+        "gradient accumulation",
+        sft(texts),
+        gradient_accumulation_steps=2,
+        per_device_train_batch_size=2,
+    ),
+    sft_case(
+        '`packing_strategy="wrapped"`',
+        sft(texts),
+        packing=True,
+        packing_strategy="wrapped",
+        max_length=8,
+    ),
     sft_case(
         '`packing_strategy="bfd"`',
         sft(texts),
@@ -160,7 +193,12 @@ CASES = [
     sft_case("gradient checkpointing", sft(texts), gradient_checkpointing=True),
     sft_case(
         "LoRA",
-        sft(texts, peft_config=peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")),
+        sft(
+            texts,
+            peft_config=peft.LoraConfig(
+                r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+            ),
+        ),
         learning_rate=0.5,
     ),
     sft_case("mixture of experts (Mixtral)", sft(texts, "Mixtral", SIZES | EXPERTS), is_fast=True),
@@ -171,11 +209,21 @@ CASES = [
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
     ),
-    Case(GROUP, "DPOTrainer", ByTrainer(preferences("CausalLM"), DPOTrainer, DPOConfig, PREFERENCES), PAIRS),
+    Case(
+        GROUP,
+        "DPOTrainer",
+        ByTrainer(preferences("CausalLM"), DPOTrainer, DPOConfig, PREFERENCES),
+        PAIRS,
+    ),
     Case(
         GROUP,
         "RewardTrainer",
-        ByTrainer(preferences("SequenceClassification", num_labels=1), RewardTrainer, RewardConfig, PREFERENCES),
+        ByTrainer(
+            preferences("SequenceClassification", num_labels=1),
+            RewardTrainer,
+            RewardConfig,
+            PREFERENCES,
+        ),
         PAIRS,
     ),
 ]

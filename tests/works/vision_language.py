@@ -1,4 +1,6 @@
-"""A tiny vision–language model, and rows with pictures whose patches lie in one tensor for the whole batch."""
+"""A tiny vision–language model, and rows with pictures whose patches lie in one tensor for the
+whole batch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from works.data import Collated
 SIDE = 4  # patches along each side of a picture
 MERGED = 2  # that become one token, along each side
 PIXELS = 3 * 2 * 4 * 4  # of a patch: channels, frames, height, width
-TOKENS = {"image_token_id": 45, "video_token_id": 46, "vision_start_token_id": 47, "vision_end_token_id": 48}
+TOKENS = {
+    "image_token_id": 45,
+    "video_token_id": 46,
+    "vision_start_token_id": 47,
+    "vision_end_token_id": 48,
+}
 TEXT = {
     "vocab_size": 50,
     "hidden_size": 32,
@@ -28,7 +35,14 @@ TEXT = {
     "pad_token_id": 0,
     "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0},
 }
-VISION = {"hidden_size": 32, "num_heads": 2, "embed_dim": 32, "depth": 1, "patch_size": 4, "spatial_merge_size": MERGED}
+VISION = {
+    "hidden_size": 32,
+    "num_heads": 2,
+    "embed_dim": 32,
+    "depth": 1,
+    "patch_size": 4,
+    "spatial_merge_size": MERGED,
+}
 
 
 def rows() -> list[data.Row]:

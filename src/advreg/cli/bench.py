@@ -1,4 +1,6 @@
-"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the picture."""
+"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the
+picture.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +12,34 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from advreg.bench.picture import draw
-from advreg.bench.record import BenchRecord, Panel, Row, Spread, WholeRun, load
-from advreg.bench.run import Bench
-from advreg.bench.settings import BenchSettings
-from advreg.drawing import check_drawable
-from advreg.hf.run import quiet_libraries
-from advreg.report.words import bytes_text
+from advreg.lab.bench.picture import draw
+from advreg.lab.bench.run import Bench
+from advreg.lab.bench.settings import BenchSettings
+from advreg.lab.drawing import check_drawable
+from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.report.labels import bytes_text
+from advreg.records.bench import BenchRecord, Panel, Row, Spread, WholeRun, load
 
 INTERRUPTED = 130
 STEPS_HEADER = ("method", "ms", "×", "passes", "memory", "cache")
 WHOLE_HEADER = ("method", "refreshes", "× Standard", "× SMART")
 STEPS_CAPTION = (
-    "ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, with quartiles; "
+    "ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, "
+    "with quartiles; "
     "passes: forward/backward (what they cost by arithmetic)"
 )
 
 
 def measure(
-    settings: BenchSettings, out: Path | None, picture: Path | None, commit: str | None, console: Console
+    settings: BenchSettings,
+    out: Path | None,
+    picture: Path | None,
+    commit: str | None,
+    console: Console,
 ) -> int:
-    """Measure, print and write; the exit code. What was measured is written even if the end is not reached."""
+    """Measure, print and write; the exit code. What was measured is written even if the end is not
+    reached.
+    """
     if picture is not None:
         check_drawable(picture)
     out = choose_file(out, settings.model)
@@ -41,7 +50,9 @@ def measure(
         with _progress(console) as progress:
             bar = progress.add_task("", total=None)
             record = bench.run(
-                lambda text, done, total: progress.update(bar, description=text, completed=done, total=total),
+                lambda text, done, total: progress.update(
+                    bar, description=text, completed=done, total=total
+                ),
                 lambda so_far: so_far.save(out),
             )
     except KeyboardInterrupt:
@@ -74,10 +85,14 @@ def choose_file(out: Path | None, model: str) -> Path:
     """Where the record goes; one that is there already is not overwritten."""
     if out is not None:
         if out.exists():
-            raise ValueError(f"out '{out}' exists already, and records are not overwritten; choose another name")
+            raise ValueError(
+                f"out '{out}' exists already, and records are not overwritten; choose another name"
+            )
         return out
     stem = f"bench-{Path(model).name}"
-    numbered = (Path("runs") / f"{stem}{f'-{number}' if number else ''}.json" for number in range(1_000_000))
+    numbered = (
+        Path("runs") / f"{stem}{f'-{number}' if number else ''}.json" for number in range(1_000_000)
+    )
     return next(path for path in numbered if not path.exists())
 
 
@@ -104,7 +119,12 @@ def steps_table(record: BenchRecord, panel: Panel) -> Table:
     table = Table(title=bench_title(record, panel), caption=STEPS_CAPTION, box=box.SIMPLE_HEAD)
     for column in STEPS_HEADER:
         left = column == "method"
-        table.add_column(column, justify="left" if left else "right", no_wrap=not left, min_width=16 if left else None)
+        table.add_column(
+            column,
+            justify="left" if left else "right",
+            no_wrap=not left,
+            min_width=16 if left else None,
+        )
     for row in panel.rows:
         table.add_row(*step_cells(row))
     return table
@@ -113,9 +133,13 @@ def steps_table(record: BenchRecord, panel: Panel) -> Table:
 def whole_table(record: BenchRecord, panel: Panel) -> Table:
     """What a whole run costs."""
     epochs = record.settings.get("epochs")
-    table = Table(title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD
+    )
     for column in WHOLE_HEADER:
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
+        table.add_column(
+            column, justify="left" if column == "method" else "right", no_wrap=column != "method"
+        )
     for run in panel.whole:
         table.add_row(*whole_cells(run))
     return table
@@ -125,7 +149,14 @@ def step_cells(row: Row) -> list[str]:
     """A row of the table of steps."""
     ratio = _spread(row.ratio, 2) if row.error is None else row.error
     time = "–" if row.time is None else f"{row.time.median:.1f}"
-    return [row.name, time, ratio, _passes(row), bytes_text(row.peak_bytes), bytes_text(row.cache_bytes)]
+    return [
+        row.name,
+        time,
+        ratio,
+        _passes(row),
+        bytes_text(row.peak_bytes),
+        bytes_text(row.cache_bytes),
+    ]
 
 
 def whole_cells(run: WholeRun) -> list[str]:

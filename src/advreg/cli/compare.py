@@ -8,17 +8,17 @@ from pathlib import Path
 from rich.console import Console
 
 from advreg.cli.running import Orders, tell, undertake, write_tables
-from advreg.recipes.compare_settings import CompareSettings, choose_folder
-from advreg.recipes.runner import Left
-from advreg.report.compare import read, results
-from advreg.report.curves import draw_norms
-from advreg.report.render import chosen, notes, sheets, to_csv, to_markdown
-from advreg.report.words import counted, task_name
+from advreg.lab.report.compare import read, results
+from advreg.lab.report.curves import draw_norms
+from advreg.lab.report.labels import counted, task_name
+from advreg.lab.report.render import chosen, notes, sheets, to_csv, to_markdown
+from advreg.lab.search.compare_settings import CompareSettings, choose_folder
+from advreg.lab.search.pool import Left
 
 
 def run_comparison(settings: CompareSettings, orders: Orders, console: Console) -> int:
     """Do all that is left to do, then print and write the tables; the exit code."""
-    from advreg.recipes.compare import Comparison
+    from advreg.lab.search.compare import Comparison
 
     folder = choose_folder(settings)
     return undertake(
@@ -34,20 +34,30 @@ def run_comparison(settings: CompareSettings, orders: Orders, console: Console) 
 
 
 def show_comparison(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a comparison from its records, and write them anew; have all runs a result?"""
+    """Print the tables of a comparison from its records, and write them anew; have all runs a
+    result?
+    """
     record, runs = read(folder)
     found = results(record, runs)
-    tell(sheets(found), {"chosen on held-out training data:": chosen(found), "notes:": notes(found)}, console)
+    tell(
+        sheets(found),
+        {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
+        console,
+    )
     written = write_tables(folder, to_markdown(found), to_csv(found))
     if picture is not None:
-        draw_norms(runs, picture, {task.name: task_name(task.name, task.title) for task in record.tasks})
+        draw_norms(
+            runs, picture, {task.name: task_name(task.name, task.title) for task in record.tasks}
+        )
         written.append(picture)
     told = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
     console.print(told, highlight=False, soft_wrap=True)
     return all(failure.tuning for failure in found.failures)
 
 
-def _announcement(settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]) -> str:
+def _announcement(
+    settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]
+) -> str:
     """What is to be done, and a line for each part of the plan."""
     base = settings.any_base
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"

@@ -6,12 +6,18 @@ from rich.console import Console
 from rich.table import Table
 
 from advreg.hf.doctor import Finding, examine
-from advreg.hf.models import load_any
-from advreg.hf.run import quiet_libraries
+from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.kinds.models import load_any
 
 
 def report(
-    name: str, site: str, radius: float, dtype: str, checkpointing: bool, console: Console, trusted: bool = False
+    name: str,
+    site: str,
+    radius: float,
+    dtype: str,
+    checkpointing: bool,
+    console: Console,
+    trusted: bool = False,
 ) -> int:
     """Examine a model, print the findings; 0 if all is well, 1 otherwise."""
     quiet_libraries()
@@ -23,9 +29,13 @@ def report(
     console.print(_table(findings, f"{type(model).__name__}, site {site}, {dtype}"))
     failed = [finding for finding in findings if not finding.passed]
     for finding in failed:
-        console.print(f"[red]✗[/red] {finding.stream}: {finding.check}: {finding.remedy}", highlight=False)
+        console.print(
+            f"[red]✗[/red] {finding.stream}: {finding.check}: {finding.remedy}", highlight=False
+        )
     if not failed:
-        console.print("[green]✓[/green] the perturbation arrives; this model can be trained with every method")
+        console.print(
+            "[green]✓[/green] the perturbation arrives; this model can be trained with every method"
+        )
     return 1 if failed else 0
 
 
@@ -33,6 +43,9 @@ def _table(findings: list[Finding], title: str) -> Table:
     table = Table("", "stream", "check", "seen", title=title)
     for finding in findings:
         table.add_row(
-            "[green]✓[/green]" if finding.passed else "[red]✗[/red]", finding.stream, finding.check, finding.seen
+            "[green]✓[/green]" if finding.passed else "[red]✗[/red]",
+            finding.stream,
+            finding.check,
+            finding.seen,
         )
     return table

@@ -10,9 +10,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from advreg.lab.runs.settings import TrainSettings
 from advreg.methods import OptionInfo, describe, registry
 from advreg.methods.coerce import coerce, type_text
-from advreg.recipes.settings import TrainSettings
 
 _OPTIONS_PANEL = "Options of the methods"
 _SINGULAR = {"methods": "--method", "seeds": "--seed"}  # flags that may be repeated
@@ -21,8 +21,14 @@ _NO_FLAG = ("options", "training")  # tables of a config file
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a method."""
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a
+    method.
+    """
+    own = [
+        p
+        for p in inspect.signature(command, eval_str=True).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
     named = {parameter.name for parameter in own}
     settings = [parameter for parameter in setting_flags() if parameter.name not in named]
     parameters = [*settings, *own, *option_flags()]
@@ -50,11 +56,20 @@ def option_flags() -> list[inspect.Parameter]:
     ]
 
 
-def flags_of(settings: type[Any], but: Container[str] = (), panel: str | None = None) -> list[inspect.Parameter]:
-    """One flag per field of a dataclass of settings; the text is turned into a value where files are read too."""
+def flags_of(
+    settings: type[Any], but: Container[str] = (), panel: str | None = None
+) -> list[inspect.Parameter]:
+    """One flag per field of a dataclass of settings; the text is turned into a value where files
+    are read too.
+    """
     hints = get_type_hints(settings)
     return [
-        _flag(field.name, field.metadata["help"] + _default_text(field.default), hints[field.name], panel)
+        _flag(
+            field.name,
+            field.metadata["help"] + _default_text(field.default),
+            hints[field.name],
+            panel,
+        )
         for field in dataclasses.fields(settings)
         if field.name not in _NO_FLAG and field.name not in but
     ]
@@ -77,21 +92,35 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _flag(name: str, help: str, hint: Any, panel: str | None = None) -> inspect.Parameter:
-    kind: Any = bool | None if name in _SWITCHES else list[str] | None if get_origin(hint) is tuple else str | None
+    kind: Any = (
+        bool | None
+        if name in _SWITCHES
+        else list[str] | None
+        if get_origin(hint) is tuple
+        else str | None
+    )
     is_truth = bool in (hint, *get_args(hint))
     option = typer.Option(
         _SINGULAR.get(name, f"--{name.replace('_', '-')}"),
         help=help.replace("[", r"\["),  # escaped, because rich would read [tokens] as markup
-        metavar=None if name in _SWITCHES else "yes | no" if is_truth else type_text(hint).removesuffix(" or none"),
+        metavar=None
+        if name in _SWITCHES
+        else "yes | no"
+        if is_truth
+        else type_text(hint).removesuffix(" or none"),
         parser=_yes_or_no if is_truth and name not in _SWITCHES else None,
         rich_help_panel=panel,
         show_default=False,
     )
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
 
 
 def _yes_or_no(text: str) -> str:
-    """Refused here, for in ``--fuse --model bert`` it is ``--model``, and of ``bert`` nobody would know what it is."""
+    """Refused here, for in ``--fuse --model bert`` it is ``--model``, and of ``bert`` nobody would
+    know what it is.
+    """
     try:
         coerce("", text, bool)
     except ValueError as error:

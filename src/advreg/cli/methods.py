@@ -16,9 +16,14 @@ def print_methods(console: Console) -> None:
     by_cost = sorted(registry, key=lambda name: create(name).passes().forward)
     for name in by_cost:
         method, passes = registry[name], create(name).passes()
-        table.add_row(name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}")
+        table.add_row(
+            name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}"
+        )
     console.print(table)
-    console.print("forward, backward: with each method's default options. `advreg methods NAME` explains the options.")
+    console.print(
+        "forward, backward: with each method's default options. `advreg methods NAME` explains the "
+        "options."
+    )
 
 
 def print_method(name: str, console: Console) -> None:

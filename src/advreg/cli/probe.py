@@ -1,4 +1,6 @@
-"""``advreg probe``: fits heads on frozen encoders, prints the table, writes the record and the picture."""
+"""``advreg probe``: fits heads on frozen encoders, prints the table, writes the record and the
+picture.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,23 @@ from rich.console import Console
 from rich.table import Table
 
 from advreg.cli.train import spread
-from advreg.drawing import check_drawable
 from advreg.hf.progress import progress_bar
-from advreg.hf.run import device_name, quiet_libraries
-from advreg.recipes.probe_record import ProbeRecord, ProbeResult
-from advreg.recipes.probing import ProbeSettings, probe
-from advreg.record import capture_environment, load_as, now, save_as
-from advreg.report.violins import draw_violins
-from advreg.report.words import method_order, task_name
+from advreg.lab.drawing import check_drawable
+from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
+from advreg.lab.report.labels import method_order, task_name
+from advreg.lab.report.violins import draw_violins
+from advreg.lab.search.probing import ProbeSettings, probe
+from advreg.records.probe import ProbeRecord, ProbeResult
+from advreg.records.run import capture_environment, load_as, now, save_as
 
 
 def run_probe(
-    settings: ProbeSettings, out: Path, picture: Path | None, commit: str | None, resume: bool, console: Console
+    settings: ProbeSettings,
+    out: Path,
+    picture: Path | None,
+    commit: str | None,
+    resume: bool,
+    console: Console,
 ) -> None:
     """Probe, keeping what is done after every encoder and task."""
     if picture is not None:
@@ -64,12 +71,14 @@ def draw(results: list[ProbeResult], picture: Path) -> None:
     sources = {result.trained_on for result in results if result.trained_on is not None}
     names = ", ".join(task_name(source) for source in sorted(sources))
     title = f"frozen after training on {names}" if sources else ""
-    draw_violins({task_name(task): scores for task, scores in by_task(results).items()}, picture, title)
+    draw_violins(
+        {task_name(task): scores for task, scores in by_task(results).items()}, picture, title
+    )
 
 
 def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:
-    """Task → label → all scores, methods in the order of tables; encoders of one label (seeds of one method) are taken
-    together."""
+    """Task → label → all scores, methods in the order of tables; encoders of one label (seeds of
+    one method) are taken together."""
     found: dict[str, dict[str, list[float]]] = {}
     for result in sorted(results, key=lambda result: method_order(result.label)):
         found.setdefault(result.task, {}).setdefault(result.label, []).extend(result.scores)
@@ -80,10 +89,17 @@ def scores_table(results: list[ProbeResult]) -> Table:
     """Mean ± standard deviation of each encoder's heads on each task."""
     scores = by_task(results)
     labels = list(dict.fromkeys(label for methods in scores.values() for label in methods))
-    table = Table("encoder", *scores, title="frozen encoder, fitted head: score in percent", box=box.SIMPLE_HEAD)
+    table = Table(
+        "encoder",
+        *scores,
+        title="frozen encoder, fitted head: score in percent",
+        box=box.SIMPLE_HEAD,
+    )
     best = {task: max(map(statistics.fmean, methods.values())) for task, methods in scores.items()}
     for label in labels:
-        table.add_row(label, *(_cell(methods.get(label), best[task]) for task, methods in scores.items()))
+        table.add_row(
+            label, *(_cell(methods.get(label), best[task]) for task, methods in scores.items())
+        )
     return table
 
 
@@ -99,10 +115,19 @@ def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]
     if not out.exists():
         return []
     if not resume:
-        raise ValueError(f"out '{out}' exists already; add --resume to go on with it, or choose another name")
+        raise ValueError(
+            f"out '{out}' exists already; add --resume to go on with it, or choose another name"
+        )
     record = load_as(out, ProbeRecord)
-    asked, before = dataclasses.asdict(settings), {"pooling": ProbeSettings.pooling, **record.settings}
-    changed = [name for name in asked if name not in ("encoders", "tasks", "data") and asked[name] != before.get(name)]
+    asked, before = (
+        dataclasses.asdict(settings),
+        {"pooling": ProbeSettings.pooling, **record.settings},
+    )
+    changed = [
+        name
+        for name in asked
+        if name not in ("encoders", "tasks", "data") and asked[name] != before.get(name)
+    ]
     if changed:
         told = ", ".join(f"{name} was {before.get(name)}, is {asked[name]}" for name in changed)
         raise ValueError(f"out '{out}' was made with other settings: {told}; choose another name")

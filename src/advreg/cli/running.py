@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from advreg.cli.saying import Notices, bars, note
-from advreg.drawing import check_drawable
-from advreg.recipes.bases import split
-from advreg.recipes.runner import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
-from advreg.report.render import Sheet, to_rich
-from advreg.report.words import counted, duration
+from advreg.lab.drawing import check_drawable
+from advreg.lab.report.labels import counted, duration
+from advreg.lab.report.render import Sheet, to_rich
+from advreg.lab.runs.bases import split
+from advreg.lab.search.pool import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
 
 INTERRUPTED = 130
 MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
@@ -82,7 +82,7 @@ def undertake(
         orders: how it is to be carried out.
         console: to print on.
     """
-    from advreg.hf.run import quiet_libraries
+    from advreg.lab.kinds.fine_tuning import quiet_libraries
 
     quiet_libraries()
     places = find_devices()
@@ -98,7 +98,8 @@ def undertake(
             what.run(runner, display)
     except KeyboardInterrupt:
         console.print(
-            f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their records in {folder}, "
+            f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their "
+            f"records in {folder}, "
             "the others their last checkpoint: the same command goes on from there",
             highlight=False,
             soft_wrap=True,
@@ -114,7 +115,9 @@ def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: C
         console.print(to_rich(sheet))
     for title, lines in lists.items():
         if lines:
-            console.print("\n".join([title, *(f"  {line}" for line in lines)]), highlight=False, markup=False)
+            console.print(
+                "\n".join([title, *(f"  {line}" for line in lines)]), highlight=False, markup=False
+            )
 
 
 def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
@@ -151,7 +154,9 @@ class Tally:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
         self._jobs: dict[str, Job] = {}  # that stepped, those that are over among them
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
-        self._found: dict[str, float] = {}  # of all, how much was done before: a run that goes on begins there
+        self._found: dict[
+            str, float
+        ] = {}  # of all, how much was done before: a run that goes on begins there
 
     def stepped(self, job: Job, step: int, total: int) -> None:
         self._jobs[job.name] = job
@@ -171,7 +176,9 @@ class Tally:
         return self.done + self.left().jobs
 
     def eta(self) -> str:
-        """What is left, in words: as much time for what it costs as was spent on what was made since the beginning."""
+        """What is left, in words: as much time for what it costs as was spent on what was made
+        since the beginning.
+        """
         made = {name: self._shares.get(name, 1.0) - found for name, found in self._found.items()}
         if sum(made.values()) < _SHARE_BEFORE_GUESS:
             return "time left unknown yet"
@@ -183,7 +190,9 @@ class Tally:
 
 
 class _Live:
-    """A bar for each running job, one for all, and a line for each that has ended; for a terminal."""
+    """A bar for each running job, one for all, and a line for each that has ended; for a
+    terminal.
+    """
 
     def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
         self.tally, self.say = Tally(left), say
@@ -220,7 +229,9 @@ class _Live:
         self._update()
 
     def _update(self) -> None:
-        self.progress.update(self.all, completed=self.tally.completed, total=self.tally.total, note=self.tally.eta())
+        self.progress.update(
+            self.all, completed=self.tally.completed, total=self.tally.total, note=self.tally.eta()
+        )
 
 
 class _Lines:

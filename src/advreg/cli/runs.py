@@ -12,30 +12,52 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from advreg.lab.report.gather import gather
+from advreg.lab.report.labels import NOTHING, counted
+from advreg.lab.report.listing import (
+    STATUSES,
+    Line,
+    chosen,
+    lines,
+    ordered,
+    sheet_of,
+    to_csv,
+    with_brief_settings,
+)
+from advreg.lab.report.render import Sheet, to_rich
+from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
+from advreg.lab.tasks.corpora import CORPORA
+from advreg.lab.tasks.understanding import TASKS, main_metrics
 from advreg.methods import describe, registry
 from advreg.methods.base import suggest
-from advreg.recipes.corpora import CORPORA
-from advreg.recipes.settings import DOCSTRINGS, TrainSettings
-from advreg.recipes.understanding import TASKS, main_metrics
-from advreg.report.gather import gather
-from advreg.report.listing import STATUSES, Line, chosen, lines, ordered, sheet_of, to_csv, with_brief_settings
-from advreg.report.render import Sheet, to_rich
-from advreg.report.words import NOTHING, counted
 
 _WIDTH_OF_NAMES = 32  # at least, where names are that long, before columns are left out for them
 _LENGTH_OF_SETTINGS = 120  # where they stand below a name
 _UNLIMITED = 10_000
-_LEAST_FIRST = ("started", "training", "model", "seed", "method", "task", "status")  # names of runs tell much of it
+_LEAST_FIRST = (
+    "started",
+    "training",
+    "model",
+    "seed",
+    "method",
+    "task",
+    "status",
+)  # names of runs tell much of it
 
 
 def list_runs(
-    folder: Path, wanted: Mapping[str, Sequence[Any]], sort: str, tuning: bool, form: str, console: Console
+    folder: Path,
+    wanted: Mapping[str, Sequence[Any]],
+    sort: str,
+    tuning: bool,
+    form: str,
+    console: Console,
 ) -> None:
     """Print the runs below a folder that are wanted.
 
     Args:
         folder: it and all that is in it is searched.
-        wanted: values by field of :class:`~advreg.report.listing.Line`.
+        wanted: values by field of :class:`~advreg.lab.report.listing.Line`.
         sort: field to sort by.
         tuning: list runs that only served to choose settings, too?
         form: ``"table"``, ``"json"`` or ``"csv"``.
@@ -59,17 +81,29 @@ def list_runs(
         _print_table(sheet_of(with_brief_settings(listed, found, _defaults)), console)
     for line in listed:
         if line.error:
-            console.print(f"{line.run}: {line.error}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{line.run}: {line.error}", highlight=False, markup=False, soft_wrap=True
+            )
     for problem in found.unreadable:
-        console.print(f"unreadable: {problem.name}: {problem.reason}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"unreadable: {problem.name}: {problem.reason}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     told = f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"
     console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _refuse_unknown(
-    field: str, wanted: Mapping[str, Sequence[Any]], all_lines: Sequence[Line], known: Container[str]
+    field: str,
+    wanted: Mapping[str, Sequence[Any]],
+    all_lines: Sequence[Line],
+    known: Container[str],
 ) -> None:
-    """A name that no run has is answered with an empty list if it is a known one, and is a mistake if it is not."""
+    """A name that no run has is answered with an empty list if it is a known one, and is a mistake
+    if it is not.
+    """
     there = sorted({getattr(line, field) for line in all_lines} - {""})
     for name in wanted.get(field, ()):
         if name not in there and name not in known:
@@ -87,7 +121,9 @@ def _defaults(method: str) -> dict[str, Any]:
 
 
 def _print_table(sheet: Sheet, console: Console) -> None:
-    """At any width every row says which run it is: settings go below its name, and columns are left out, if need be."""
+    """At any width every row says which run it is: settings go below its name, and columns are left
+    out, if need be.
+    """
     if sheet.caption:
         console.print(sheet.caption, highlight=False, markup=False)
     left_out = []
@@ -107,7 +143,11 @@ def _table(sheet: Sheet) -> Table:
     table = to_rich(sheet)
     for column in table.columns:
         words = column.header in ("run", "settings")
-        column.no_wrap, column.overflow, column.justify = not words, "fold", "left" if words else column.justify
+        column.no_wrap, column.overflow, column.justify = (
+            not words,
+            "fold",
+            "left" if words else column.justify,
+        )
     return table
 
 
@@ -133,8 +173,14 @@ def _settings_below(sheet: Sheet) -> Sheet:
 def _shortened(settings: str) -> str:
     """The first of the settings, and how many more there are; all of them if that is not long."""
     told = settings.split(", ")
-    kept = [each for number, each in enumerate(told) if len(", ".join(told[: number + 1])) <= _LENGTH_OF_SETTINGS]
-    return ", ".join([*kept, f"{len(told) - len(kept)} more"]) if len(kept) < len(told) else settings
+    kept = [
+        each
+        for number, each in enumerate(told)
+        if len(", ".join(told[: number + 1])) <= _LENGTH_OF_SETTINGS
+    ]
+    return (
+        ", ".join([*kept, f"{len(told) - len(kept)} more"]) if len(kept) < len(told) else settings
+    )
 
 
 def _without(sheet: Sheet, name: str) -> Sheet:

@@ -42,7 +42,9 @@ class _NoteColumn(TextColumn):
     """The only column that gives way in a narrow terminal: on one line, and cut off."""
 
     def __init__(self) -> None:
-        super().__init__("{task.fields[note]}", table_column=Column(no_wrap=False))  # rich narrows what may wrap
+        super().__init__(
+            "{task.fields[note]}", table_column=Column(no_wrap=False)
+        )  # rich narrows what may wrap
 
     def render(self, task: Task) -> Text:
         text = super().render(task)
@@ -66,13 +68,16 @@ def bars(console: Console, **options: Any) -> Progress:
 
 
 def note(logs: Mapping[str, float]) -> str:
-    """What is worth watching of the last log; when training is over, the share of the sentences that are translated.
+    """What is worth watching of the last log; when training is over, the share of the sentences
+    that are translated.
 
     Example:
         >>> note({"loss": 0.51234, "learning_rate": 1e-4}), note({"eval_bleu": 31.5})
         ('loss 0.512', 'bleu 31.500')
     """
-    return "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.3f}" for name in _WATCHED if name in logs)
+    return "  ".join(
+        f"{name.removeprefix('eval_')} {logs[name]:.3f}" for name in _WATCHED if name in logs
+    )
 
 
 @contextmanager

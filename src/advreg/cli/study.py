@@ -1,4 +1,6 @@
-"""``advreg study``: carries a parameter study out under a live display; prints its tables and draws it."""
+"""``advreg study``: carries a parameter study out under a live display; prints its tables and draws
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from pathlib import Path
 from rich.console import Console
 
 from advreg.cli.running import Orders, tell, undertake, write_tables
-from advreg.drawing import PictureError
-from advreg.recipes.study_record import STUDY_FILE, load
-from advreg.recipes.study_settings import StudySettings, choose_folder
-from advreg.report.study import failures, findings, notes, sheets, to_csv, to_markdown
-from advreg.report.study_picture import draw_study
-from advreg.report.words import counted
+from advreg.lab.drawing import PictureError
+from advreg.lab.report.labels import counted
+from advreg.lab.report.study import failures, findings, notes, sheets, to_csv, to_markdown
+from advreg.lab.report.study_picture import draw_study
+from advreg.lab.search.study_settings import StudySettings, choose_folder
+from advreg.records.study import STUDY_FILE, load
 
 PICTURE_FILE = "study.svg"
 
 
 def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
     """Do all that is left to do, then print, write and draw what was found; the exit code."""
-    from advreg.recipes.study import Study
+    from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
     return undertake(
@@ -34,7 +36,9 @@ def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
 
 
 def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a study from its record, and write and draw them anew; have all runs a result?"""
+    """Print the tables of a study from its record, and write and draw them anew; have all runs a
+    result?
+    """
     record = load(folder)
     found = findings(record)
     tell(sheets(found), {"notes:": notes(record)}, console)
@@ -43,13 +47,17 @@ def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
     try:
         draw_study(found, drawn)
         written.append(drawn)
-    except PictureError as error:  # one that was asked for was checked before; the others are a gift
+    except (
+        PictureError
+    ) as error:  # one that was asked for was checked before; the others are a gift
         console.print(f"no picture: {error}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
     return not failures(record)
 
 
-def _announcement(settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool) -> str:
+def _announcement(
+    settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool
+) -> str:
     """What is to be done; in full, a line for each of the settings that are left."""
     base = settings.base
     left = sum(runs for runs, _ in plan.values())
@@ -57,9 +65,14 @@ def _announcement(settings: StudySettings, plan: Mapping[str, tuple[int, int]], 
     preset = f", preset {base.preset}" if base.preset else ""
     beside = f" beside {', '.join(settings.baselines)}" if settings.baselines else ""
     told = (
-        f"{base.task}: {', '.join(study.name for study in settings.studies)} of {settings.method}{beside}; "
-        f"{len(settings.variants())} different settings, {counted(len(settings.seeds), 'seed')}; model "
-        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time: {steps:,} steps"
+        f"{base.task}: {', '.join(study.name for study in settings.studies)} of "
+        f"{settings.method}{beside}; "
+        f"{len(settings.variants())} different settings, {counted(len(settings.seeds), 'seed')}; "
+        "model "
+        f"{Path(base.model).name}{preset}; {counted(left, 'run')} to make, {size} at a time: "
+        f"{steps:,} steps"
     )
-    lines = [f"  {name}: {counted(runs, 'run')} of {each:,} steps" for name, (runs, each) in plan.items()]
+    lines = [
+        f"  {name}: {counted(runs, 'run')} of {each:,} steps" for name, (runs, each) in plan.items()
+    ]
     return "\n".join([told, *(lines if in_full else ())])

@@ -11,18 +11,18 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from advreg.cli.saying import Notices, bars, logs_above, note
-from advreg.hf.architectures import PRESETS
-from advreg.hf.models import SCRATCH, SHORTHANDS
-from advreg.hf.ranks import is_first_process
-from advreg.hf.run import quiet_libraries
+from advreg.hf.checkpoint.ranks import is_first_process
+from advreg.lab.kinds.architectures import PRESETS
+from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.kinds.models import SCRATCH, SHORTHANDS
+from advreg.lab.report.card import card, write_card
+from advreg.lab.report.labels import bytes_text, counted
+from advreg.lab.runs.classify import Plan, load_data, plan_runs, run
+from advreg.lab.runs.plans import choose_folder
+from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.tasks.understanding import main_metrics
 from advreg.methods import registry
-from advreg.recipes.classify import Plan, load_data, plan_runs, run
-from advreg.recipes.plans import choose_folder
-from advreg.recipes.settings import TrainSettings
-from advreg.recipes.understanding import main_metrics
-from advreg.record import RunRecord
-from advreg.report.card import card, write_card
-from advreg.report.words import bytes_text, counted
+from advreg.records.run import RunRecord
 
 
 def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
@@ -32,23 +32,32 @@ def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
     plans = plan_runs(settings, data, folder)
     kind = "regression" if data.is_regression else f"{data.num_labels} classes"
     console.print(
-        f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, {kind}; "
-        f"model {Path(settings.model).name}; {counted(len(plans), 'run')} of {counted(settings.epochs, 'epoch')}",
+        f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, "
+        f"{kind}; "
+        f"model {Path(settings.model).name}; {counted(len(plans), 'run')} of "
+        f"{counted(settings.epochs, 'epoch')}",
         highlight=False,
         soft_wrap=True,
     )
     quiet_libraries()
     notices = Notices(console)
     with bars(console) as progress, logs_above(progress.console):
-        waiting = {plan.name: progress.add_task(plan.name, total=None, start=False, note="") for plan in plans}
+        waiting = {
+            plan.name: progress.add_task(plan.name, total=None, start=False, note="")
+            for plan in plans
+        }
         done = [_run_one(plan, progress, waiting[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
     console.print(
-        f"each run's record.json, model and checkpoints: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
+        f"each run's record.json, model and checkpoints: {folder}/METHOD-seedN",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
-def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resume: bool) -> RunRecord:
+def _run_one(
+    plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resume: bool
+) -> RunRecord:
     progress.start_task(bar)
 
     def on_step(_: Plan, step: int, total: int, logs: Mapping[str, float]) -> None:
@@ -64,10 +73,15 @@ def _run_one(plan: Plan, progress: Progress, bar: TaskID, notices: Notices, resu
 
 
 def leave_card(record: RunRecord, folder: Path) -> None:
-    """Put a card into a model's folder, unless somebody's own is there; of many processes one does."""
+    """Put a card into a model's folder, unless somebody's own is there; of many processes one
+    does.
+    """
     if is_first_process() and folder.is_dir():
         main = main_metrics(record.task.name, record.outcome.metrics)
-        write_card(folder, card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)))
+        write_card(
+            folder,
+            card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)),
+        )
 
 
 def _on_the_hub(model: str) -> str | None:
@@ -80,9 +94,17 @@ def comparison(done: Sequence[RunRecord]) -> Table:
     """The table: scores over seeds, and what each method costs beside Standard."""
     score, _ = main_score(done[0])
     title = f"{done[0].task.name}: dev {score}, mean ± sd over seeds"
-    table = Table(title=title, caption="step time: relative to Standard; forward, backward: passes per step")
+    table = Table(
+        title=title, caption="step time: relative to Standard; forward, backward: passes per step"
+    )
     short = score.split(" of ")[0]  # which ones a mean is of is in the title
-    return filled(table, ("seeds", short, "step time"), done, lambda record: [main_score(record)[1]], decimals=3)
+    return filled(
+        table,
+        ("seeds", short, "step time"),
+        done,
+        lambda record: [main_score(record)[1]],
+        decimals=3,
+    )
 
 
 def filled(
@@ -118,7 +140,9 @@ def filled(
 
 
 def main_score(record: RunRecord) -> tuple[str, float]:
-    """The score a run is judged by: accuracy, or Pearson's correlation; of a named task the mean of its main ones."""
+    """The score a run is judged by: accuracy, or Pearson's correlation; of a named task the mean of
+    its main ones.
+    """
     metrics = record.outcome.metrics
     names = main_metrics(record.task.name, metrics) or ("pearson",)
     values = [float("nan") if (value := metrics.get(name)) is None else value for name in names]

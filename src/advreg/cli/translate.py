@@ -17,17 +17,18 @@ from rich.table import Table
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.cli.train import filled, leave_card
 from advreg.core.checks import check_whole
-from advreg.hf.ranks import is_first_process
-from advreg.hf.run import quiet_libraries
-from advreg.hf.translator import Translator
-from advreg.recipes.parallel import decoded
-from advreg.recipes.plans import choose_folder
-from advreg.recipes.translation import run_translation
-from advreg.recipes.translation_settings import read_translation_settings
-from advreg.record import RunRecord
-from advreg.report.words import metric_name
+from advreg.hf.checkpoint.ranks import is_first_process
+from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.kinds.translator import Translator
+from advreg.lab.report.labels import metric_name
+from advreg.lab.runs.plans import choose_folder
+from advreg.lab.runs.translation import run_translation
+from advreg.lab.runs.translation_settings import read_translation_settings
+from advreg.lab.tasks.parallel import decoded
+from advreg.records.run import RunRecord
 
-_ESCAPE = "surrogateescape"  # bytes that are not UTF-8 become surrogates, from which they can be had again
+# bytes that are not UTF-8 become surrogates, from which they can be had again
+_ESCAPE = "surrogateescape"
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
 
 
@@ -46,7 +47,8 @@ def translate_stream(
     device: str | None = None,
     errors: TextIO | None = None,
 ) -> int:
-    """Translate lines to lines, in their order; an empty line stays empty. Returns how many there were.
+    """Translate lines to lines, in their order; an empty line stays empty. Returns how many there
+    were.
 
     Args:
         model: folder of a translation run, or the model folder in it.
@@ -77,10 +79,14 @@ def translate_stream(
 
 
 def translate_standard_streams(model: Path, **options: Any) -> int:
-    """:func:`translate_stream` from stdin to stdout, UTF-8 whatever the locale, progress on stderr."""
+    """:func:`translate_stream` from stdin to stdout, UTF-8 whatever the locale, progress on
+    stderr.
+    """
     for stream, errors in ((sys.stdin, _ESCAPE), (sys.stdout, "strict")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")  # only a line feed ends a line
+            stream.reconfigure(
+                encoding="utf-8", errors=errors, newline="\n"
+            )  # only a line feed ends a line
     return translate_stream(model, sys.stdin, sys.stdout, errors=sys.stderr, **options)
 
 
@@ -98,17 +104,26 @@ class _Counter:
 
 
 def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
-    """Lines without their ends, so many at a time; bytes that a stream could not decode and escaped are refused."""
+    """Lines without their ends, so many at a time; bytes that a stream could not decode and escaped
+    are refused.
+    """
     numbered = enumerate(source, start=1)
     while part := list(islice(numbered, size)):
-        yield [decoded(line.encode("utf-8", _ESCAPE), "input", number).rstrip("\r\n") for number, line in part]
+        yield [
+            decoded(line.encode("utf-8", _ESCAPE), "input", number).rstrip("\r\n")
+            for number, line in part
+        ]
 
 
 # ---- training
 
 
 def train_translation(
-    config: Path | None, given: Mapping[str, Any], training: Mapping[str, Any], resume: bool, console: Console
+    config: Path | None,
+    given: Mapping[str, Any],
+    training: Mapping[str, Any],
+    resume: bool,
+    console: Console,
 ) -> None:
     """Every method with every seed under progress bars, then the comparison.
 
@@ -136,7 +151,9 @@ def train_translation(
         leave_card(record, folder / record.name / "model")
     console.print(comparison(done))
     console.print(
-        f"each run's record.json, model and translations: {folder}/METHOD-seedN", highlight=False, soft_wrap=True
+        f"each run's record.json, model and translations: {folder}/METHOD-seedN",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -151,4 +168,10 @@ def comparison(done: Sequence[RunRecord]) -> Table:
     )
     names = list(dict.fromkeys((score, "bleu")))
     columns = ("n", *map(metric_name, names), "time")
-    return filled(table, columns, done, lambda record: [record.outcome.metrics[name] or 0.0 for name in names], 2)
+    return filled(
+        table,
+        columns,
+        done,
+        lambda record: [record.outcome.metrics[name] or 0.0 for name in names],
+        2,
+    )

@@ -1,1 +1,3 @@
-"""Torch-only building blocks: perturbations, balls, the ascent, divergences, the refresh schedule."""
+"""Torch-only building blocks: perturbations, balls, the ascent, divergences, the refresh
+schedule.
+"""

@@ -18,7 +18,9 @@ EndRule = Literal["project", "rescale"]
 Gradient = Callable[[Tensor, Perturbation], Perturbation]
 
 INERT_STEP = 1e-3
-"""Plain-gradient steps up to this size hardly turned δ from its random start when measured (docs/methods/arch.md)."""
+"""Plain-gradient steps up to this size hardly turned δ from its random start when measured
+(docs/methods/arch.md).
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Ascent:
     Args:
         steps: S.
         step_size: η.
-        rule: ``"normalised"`` g/‖g‖ in the ball's norm and scope, ``"gradient"`` g as it is, ``"sign"`` sign(g).
+        rule: ``"normalised"`` g/‖g‖ in the ball's norm and scope, ``"gradient"`` g as it is,
+            ``"sign"`` sign(g).
         end: ``"project"`` into the ball after each step, or ``"rescale"`` onto its surface.
     """
 
@@ -48,8 +51,10 @@ class Ascent:
         if self.rule != "gradient" or self.steps == 0 or self.step_size > INERT_STEP:
             return ()
         return (
-            f"the ascent is nearly inert with step_rule='gradient' and step_size={self.step_size:g}: the gradient near "
-            "δ = 0 is so small that δ hardly turns from its random start; use step_rule='normalised'",
+            "the ascent is nearly inert with step_rule='gradient' and "
+            f"step_size={self.step_size:g}: the gradient near "
+            "δ = 0 is so small that δ hardly turns from its random start; use "
+            "step_rule='normalised'",
         )
 
     def move(self, delta: Perturbation, gradient: Perturbation, ball: Ball) -> Perturbation:
@@ -58,36 +63,52 @@ class Ascent:
         return ball.rescale(moved) if self.end == "rescale" else ball.project(moved)
 
     def direction(self, gradient: Perturbation, ball: Ball) -> Perturbation:
-        """The gradient as the step rule takes it; one that is not finite raises on a CPU, and becomes NaN on a GPU."""
-        gradient = gradient.map(lambda values, _: values)  # a model that reads padding: not into the norms
+        """The gradient as the step rule takes it; one that is not finite raises on a CPU, and
+        becomes NaN on a GPU.
+        """
+        gradient = gradient.map(
+            lambda values, _: values
+        )  # a model that reads padding: not into the norms
         if gradient.device.type == "cpu":
             require_finite(gradient)
             return self._along(gradient, ball)
-        return self._along(gradient, ball).plus(gradient, 0.0)  # 0 · ∞ is NaN, which no sign and no clipping hides
+        return self._along(gradient, ball).plus(
+            gradient, 0.0
+        )  # 0 · ∞ is NaN, which no sign and no clipping hides
 
     def _along(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         if self.rule == "normalised":
             return ball.unit(gradient)
-        return gradient if self.rule == "gradient" else gradient.map(lambda values, _: values.sign())
+        return (
+            gradient if self.rule == "gradient" else gradient.map(lambda values, _: values.sign())
+        )
 
 
 def require_finite(gradient: Perturbation) -> None:
     """Raise for entries that are not finite: they would spread into δ.
 
-    A GPU is not asked, since the host would wait for the answer at every step of the ascent. There δ, the prediction
-    and so the loss become NaN, which the trainers refuse by its step; and the cache takes no such δ.
+    A GPU is not asked, since the host would wait for the answer at every step of the ascent. There
+    δ, the prediction and so the loss become NaN, which the trainers refuse by its step; and the
+    cache takes no such δ.
     """
     for stream, values in gradient.values.items():
         if not bool(torch.isfinite(values).all()):
             raise FloatingPointError(
-                f"the gradient with respect to the perturbation of stream '{stream}' is not finite; "
+                f"the gradient with respect to the perturbation of stream '{stream}' is not "
+                "finite; "
                 "lower step_size or radius, or train in bf16 or fp32 instead of fp16"
             )
 
 
-def input_gradient(objective: Tensor, delta: Perturbation, retain_graph: bool = False) -> Perturbation:
-    """∇_δ objective, by ``torch.autograd.grad``: no parameter's ``.grad`` is computed or touched."""
-    gradients = torch.autograd.grad(objective, list(delta.values.values()), retain_graph=retain_graph)
+def input_gradient(
+    objective: Tensor, delta: Perturbation, retain_graph: bool = False
+) -> Perturbation:
+    """∇_δ objective, by ``torch.autograd.grad``: no parameter's ``.grad`` is computed or
+    touched.
+    """
+    gradients = torch.autograd.grad(
+        objective, list(delta.values.values()), retain_graph=retain_graph
+    )
     return Perturbation(dict(zip(delta.streams, gradients, strict=True)), delta.masks)
 
 
@@ -101,7 +122,8 @@ def ascend(
     """Climb ``objective`` from ``start`` without leaving the ball.
 
     Args:
-        objective: a scalar that is a *sum* over samples, so that one sample's path does not depend on the others.
+        objective: a scalar that is a *sum* over samples, so that one sample's path does not depend
+            on the others.
         start: δ_0, inside the ball.
         ascent: number, size and rule of the steps.
         ball: where δ must stay.

@@ -24,7 +24,8 @@ class Ball:
     Args:
         radius: ε. Zero gives the ball that holds nothing but δ = 0.
         norm: ``"l2"`` or ``"linf"``.
-        scope: ``"sample"`` measures all real tokens of a sentence together, ``"token"`` each on its own.
+        scope: ``"sample"`` measures all real tokens of a sentence together, ``"token"`` each on its
+            own.
     """
 
     radius: float
@@ -37,11 +38,15 @@ class Ball:
         check_choice("scope", self.scope, get_args(Scope))
 
     def size(self, values: Tensor) -> Tensor:
-        """‖δ‖ per sample (B, 1, 1) or per token (B, T, 1). Padding must be zero, and then does not count."""
+        """‖δ‖ per sample (B, 1, 1) or per token (B, T, 1). Padding must be zero, and then does not
+        count.
+        """
         axes = (1, 2) if self.scope == "sample" else (2,)
         order = torch.inf if self.norm == "linf" else 2
         # float64, so that tiny gradients do not underflow when they are squared
-        size: Tensor = torch.linalg.vector_norm(values, order, axes, keepdim=True, dtype=torch.float64)
+        size: Tensor = torch.linalg.vector_norm(
+            values, order, axes, keepdim=True, dtype=torch.float64
+        )
         return size.to(values.dtype)
 
     def unit(self, delta: Perturbation) -> Perturbation:
@@ -67,9 +72,13 @@ class Ball:
         return bool(self.holds(delta, tolerance).all())
 
     def holds(self, delta: Perturbation, tolerance: float = 1e-5) -> Tensor:
-        """Which samples' δ, or those of all their tokens, are inside, (B,); of a GPU nothing is waited for."""
+        """Which samples' δ, or those of all their tokens, are inside, (B,); of a GPU nothing is
+        waited for.
+        """
         limit = self.radius * (1 + tolerance) + torch.finfo(torch.float32).tiny
-        inside = [(self.size(values) <= limit).flatten(1).all(1) for values in delta.values.values()]
+        inside = [
+            (self.size(values) <= limit).flatten(1).all(1) for values in delta.values.values()
+        ]
         return torch.stack(inside).all(0)
 
 
@@ -78,8 +87,9 @@ class Start:
     """Where the ascent sets out from.
 
     Args:
-        kind: ``"uniform"`` draws each entry from U(−1, 1) and scales the result onto the ball's surface;
-            ``"normal"`` draws from N(0, scale²). Exactly zero is not offered: the divergence is flat there.
+        kind: ``"uniform"`` draws each entry from U(−1, 1) and scales the result onto the ball's
+            surface; ``"normal"`` draws from N(0, scale²). Exactly zero is not offered: the
+            divergence is flat there.
         scale: standard deviation of ``"normal"``.
     """
 
@@ -99,24 +109,36 @@ class Start:
 
 def uniform_noise(values: Tensor, mask: Tensor) -> Tensor:
     """U(−1, 1) at every coordinate of every real token."""
-    return _drawn(lambda *shape: 2 * torch.rand(*shape, dtype=values.dtype, device=values.device) - 1, values, mask)
+    return _drawn(
+        lambda *shape: 2 * torch.rand(*shape, dtype=values.dtype, device=values.device) - 1,
+        values,
+        mask,
+    )
 
 
 def normal_noise(values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """N(0, scale²) at every coordinate of every real token."""
-    return _drawn(lambda *shape: scale * torch.randn(*shape, dtype=values.dtype, device=values.device), values, mask)
+    return _drawn(
+        lambda *shape: scale * torch.randn(*shape, dtype=values.dtype, device=values.device),
+        values,
+        mask,
+    )
 
 
 def inverse(size: Tensor) -> Tensor:
     """1 / size, and 0 where the size is 0: a zero vector has no direction."""
-    return torch.where(size > 0, 1 / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
+    return torch.where(
+        size > 0, 1 / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size)
+    )
 
 
 def _drawn(draw: Callable[..., Tensor], values: Tensor, mask: Tensor) -> Tensor:
-    """Noise that follows the tokens: the k-th real token of a sample gets the same, whichever side the padding is on.
+    """Noise that follows the tokens: the k-th real token of a sample gets the same, whichever side
+    the padding is on.
 
-    On a CPU one row is drawn per real token, so that neither the padded width nor the split into micro-batches matters.
-    A GPU's generator would not honour that, and counting the tokens would make the host wait for it.
+    On a CPU one row is drawn per real token, so that neither the padded width nor the split into
+    micro-batches matters. A GPU's generator would not honour that, and counting the tokens would
+    make the host wait for it.
     """
     if values.device.type == "cpu":
         return scatter_real(draw(int(mask.sum()), values.shape[-1]), mask)

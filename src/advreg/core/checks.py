@@ -12,9 +12,13 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def check_whole(name: str, value: object, least: int, otherwise: str = "") -> None:
-    """``value`` must be a whole number of at least ``least``; ``otherwise`` names what else may be given."""
+    """``value`` must be a whole number of at least ``least``; ``otherwise`` names what else may be
+    given.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of {least} or more{otherwise}, got {value!r}")
+        raise ValueError(
+            f"{name} must be a whole number of {least} or more{otherwise}, got {value!r}"
+        )
 
 
 def check_not_negative(name: str, value: float) -> None:

@@ -1,4 +1,6 @@
-"""How far a prediction moved: one number per predicted item, always in log space and at least float32."""
+"""How far a prediction moved: one number per predicted item, always in log space and at least
+float32.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
 
 
 def _of_rows(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
-    if torch.compiler.is_compiling() or clean.numel() <= ENTRIES_AT_ONCE:  # a compiler keeps no more than _ManyRows
+    if (
+        torch.compiler.is_compiling() or clean.numel() <= ENTRIES_AT_ONCE
+    ):  # a compiler keeps no more than _ManyRows
         return _measure(clean, perturbed, symmetric)
     rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
     found: Tensor = _ManyRows.apply(*rows, symmetric)  # type: ignore[no-untyped-call]
@@ -52,10 +56,12 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 class _ManyRows(torch.autograd.Function):
-    """The divergence of many rows, (N, C) → (N,), for which nothing of their size is kept but the logits themselves.
+    """The divergence of many rows, (N, C) → (N,), for which nothing of their size is kept but the
+    logits themselves.
 
-    Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in float32. Here log P and
-    log Q are made again for the backward pass, a part of the rows at a time. With a = log P and b = log Q:
+    Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in
+    float32. Here log P and log Q are made again for the backward pass, a part of the rows at a
+    time. With a = log P and b = log Q:
 
         ∂KL(P‖Q)/∂clean = p (a − b − KL(P‖Q)),   ∂KL(P‖Q)/∂perturbed = q − p.
     """
@@ -65,7 +71,10 @@ class _ManyRows(torch.autograd.Function):
         ctx.save_for_backward(clean, perturbed)
         ctx.symmetric = symmetric
         return torch.cat(
-            [_measure(p, q, symmetric) for p, q in zip(row_parts(clean), row_parts(perturbed), strict=True)]
+            [
+                _measure(p, q, symmetric)
+                for p, q in zip(row_parts(clean), row_parts(perturbed), strict=True)
+            ]
         )
 
     @staticmethod
@@ -111,17 +120,26 @@ def row_parts(values: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...
 def squared_error(clean: Tensor, perturbed: Tensor) -> Tensor:
     """(f(x) − f(x+δ))² summed over the outputs of a regression, (..., C) → (...)."""
     if clean.shape != perturbed.shape:
-        raise ValueError(f"predictions must have equal shapes, got {tuple(clean.shape)} and {tuple(perturbed.shape)}")
+        raise ValueError(
+            f"predictions must have equal shapes, got {tuple(clean.shape)} and "
+            f"{tuple(perturbed.shape)}"
+        )
     return (widen(clean) - widen(perturbed)).square().sum(-1)
 
 
 def as_two_classes(logits: Tensor) -> Tensor:
-    """Independent yes/no labels as two-class rows: (..., C) → (..., C, 2), whose softmax is the sigmoid."""
+    """Independent yes/no labels as two-class rows: (..., C) → (..., C, 2), whose softmax is the
+    sigmoid.
+    """
     return torch.stack([torch.zeros_like(logits), logits], dim=-1)
 
 
 def divergence(
-    clean: Tensor, perturbed: Tensor, kind: Divergence, prediction: Prediction, detach_clean: bool = False
+    clean: Tensor,
+    perturbed: Tensor,
+    kind: Divergence,
+    prediction: Prediction,
+    detach_clean: bool = False,
 ) -> Tensor:
     """The regulariser ℓ_v of each item, for any kind of prediction.
 
@@ -129,8 +147,8 @@ def divergence(
         clean: f(x), (..., C).
         perturbed: f(x + δ), (..., C).
         kind: ``"kl"`` is KL(f(x) ‖ f(x+δ)), ``"symmetric_kl"`` the mean of both directions.
-        prediction: ``"classes"`` (softmax), ``"labels"`` (independent sigmoids), ``"value"`` (regression, where the
-            divergence is the squared error whatever ``kind`` says).
+        prediction: ``"classes"`` (softmax), ``"labels"`` (independent sigmoids), ``"value"``
+            (regression, where the divergence is the squared error whatever ``kind`` says).
         detach_clean: let no gradient flow through f(x).
     """
     if detach_clean:

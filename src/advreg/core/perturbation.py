@@ -1,4 +1,6 @@
-"""Perturbations δ of token embeddings: one tensor per stream, zero wherever there is no real token."""
+"""Perturbations δ of token embeddings: one tensor per stream, zero wherever there is no real
+token.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from torch import Tensor
 class Perturbation:
     """Offsets δ to the token embeddings of a batch, stream by stream.
 
-    A model with one input has the stream ``"tokens"``; an encoder–decoder has ``"encoder"`` and ``"decoder"``.
+    A model with one input has the stream ``"tokens"``; an encoder–decoder has ``"encoder"`` and
+    ``"decoder"``.
 
     Args:
         values: per stream, the offsets, (B, T, D). Zero where the mask is false.
@@ -24,7 +27,9 @@ class Perturbation:
     masks: Mapping[str, Tensor]
 
     @classmethod
-    def zeros(cls, masks: Mapping[str, Tensor], widths: Mapping[str, int], dtype: torch.dtype) -> Perturbation:
+    def zeros(
+        cls, masks: Mapping[str, Tensor], widths: Mapping[str, int], dtype: torch.dtype
+    ) -> Perturbation:
         """δ = 0 of the shape the masks and the embedding widths give."""
         values = {
             stream: torch.zeros(*mask.shape, widths[stream], dtype=dtype, device=mask.device)
@@ -50,7 +55,9 @@ class Perturbation:
         return next(iter(self.masks.values())).device
 
     def map(self, function: Callable[[Tensor, Tensor], Tensor]) -> Perturbation:
-        """Apply ``function(values, mask)`` to each stream; whatever it leaves on padding is wiped."""
+        """Apply ``function(values, mask)`` to each stream; whatever it leaves on padding is
+        wiped.
+        """
         values = {
             stream: blank_padding(function(value, self.masks[stream]), self.masks[stream])
             for stream, value in self.values.items()
@@ -58,17 +65,25 @@ class Perturbation:
         return Perturbation(values, self.masks)
 
     def scaled(self, factor: Callable[[Tensor], Tensor]) -> Perturbation:
-        """Each stream times ``factor(values)``; a finite factor leaves padding at zero, so nothing has to be wiped."""
-        return Perturbation({stream: value * factor(value) for stream, value in self.values.items()}, self.masks)
+        """Each stream times ``factor(values)``; a finite factor leaves padding at zero, so nothing
+        has to be wiped.
+        """
+        return Perturbation(
+            {stream: value * factor(value) for stream, value in self.values.items()}, self.masks
+        )
 
     def plus(self, other: Perturbation, factor: float = 1.0) -> Perturbation:
         """δ + factor · other."""
-        values = {stream: value + factor * other.values[stream] for stream, value in self.values.items()}
+        values = {
+            stream: value + factor * other.values[stream] for stream, value in self.values.items()
+        }
         return Perturbation(values, self.masks)
 
     def leaf(self) -> Perturbation:
         """A copy cut from its history that gradients can be taken with respect to."""
-        values = {stream: value.detach().clone().requires_grad_() for stream, value in self.values.items()}
+        values = {
+            stream: value.detach().clone().requires_grad_() for stream, value in self.values.items()
+        }
         return Perturbation(values, self.masks)
 
     def collected(self) -> Perturbation:
@@ -80,11 +95,16 @@ class Perturbation:
         return Perturbation(gradients, self.masks)
 
     def detach(self) -> Perturbation:
-        return Perturbation({stream: value.detach() for stream, value in self.values.items()}, self.masks)
+        return Perturbation(
+            {stream: value.detach() for stream, value in self.values.items()}, self.masks
+        )
 
     def above_zeros(self) -> Perturbation:
         """The perturbation of a doubled batch: nothing for its first half, δ for its second."""
-        values = {stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()}
+        values = {
+            stream: torch.cat([torch.zeros_like(value), value])
+            for stream, value in self.values.items()
+        }
         masks = {stream: torch.cat([mask, mask]) for stream, mask in self.masks.items()}
         return Perturbation(values, masks)
 
@@ -98,11 +118,22 @@ class Perturbation:
         """One perturbation of the samples of all parts."""
         if len(parts) == 1:
             return parts[0]
-        values = {stream: torch.cat([part.values[stream] for part in parts]) for stream in parts[0].streams}
-        return cls(values, {stream: torch.cat([part.masks[stream] for part in parts]) for stream in parts[0].streams})
+        values = {
+            stream: torch.cat([part.values[stream] for part in parts])
+            for stream in parts[0].streams
+        }
+        return cls(
+            values,
+            {
+                stream: torch.cat([part.masks[stream] for part in parts])
+                for stream in parts[0].streams
+            },
+        )
 
     def where(self, chosen: Tensor, other: Perturbation) -> Perturbation:
-        """This perturbation for the samples that are ``chosen`` (B,), the other one for the rest."""
+        """This perturbation for the samples that are ``chosen`` (B,), the other one for the
+        rest.
+        """
         values = {
             stream: torch.where(chosen[:, None, None], value, other.values[stream])
             for stream, value in self.values.items()
@@ -111,8 +142,12 @@ class Perturbation:
 
     def sentence_norm(self) -> Tensor:
         """‖δ_i‖₂ over all streams and tokens of each sample, (B,)."""
-        norms = [torch.linalg.vector_norm(value.detach(), dim=(1, 2)) for value in self.values.values()]  # (B,) each
-        together: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        norms = [
+            torch.linalg.vector_norm(value.detach(), dim=(1, 2)) for value in self.values.values()
+        ]  # (B,) each
+        together: Tensor = (
+            norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        )
         return together
 
 
@@ -128,18 +163,26 @@ class Cut:
 
     def above_zeros(self) -> Cut:
         """The cut of a doubled batch: nothing in its first half, these tokens in its second."""
-        return Cut({stream: torch.cat([torch.zeros_like(value), value]) for stream, value in self.values.items()})
+        return Cut(
+            {
+                stream: torch.cat([torch.zeros_like(value), value])
+                for stream, value in self.values.items()
+            }
+        )
 
 
 def blank_padding(values: Tensor, mask: Tensor) -> Tensor:
-    """Zero on padding whatever stood there, even inf or NaN (which a product with the mask would keep)."""
+    """Zero on padding whatever stood there, even inf or NaN (which a product with the mask would
+    keep).
+    """
     return values.masked_fill(~mask[..., None], 0.0)
 
 
 def scatter_real(rows: Tensor, mask: Tensor) -> Tensor:
     """Lay one row per real token, in reading order, into a padded batch.
 
-    Drawing noise this way makes it follow the tokens: the padding side and the padded width change nothing.
+    Drawing noise this way makes it follow the tokens: the padding side and the padded width change
+    nothing.
 
     Args:
         rows: (number of real tokens, D).

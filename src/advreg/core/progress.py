@@ -8,7 +8,8 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 
 
 def counting(progress: Progress | None, what: str, total: int) -> Callable[[int], None] | None:
-    """``progress`` for work that tells how much was done since it last told; ``None`` if nobody listens.
+    """``progress`` for work that tells how much was done since it last told; ``None`` if nobody
+    listens.
 
     Example:
         >>> advance = counting(lambda what, done, total: print(what, done, "of", total), "samples", 10)

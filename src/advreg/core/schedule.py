@@ -16,7 +16,8 @@ class Clock:
 
     Args:
         epoch: passes over the data that are complete, from zero.
-        step: optimizer steps taken, from zero; the micro-batches of one accumulation group share it.
+        step: optimizer steps taken, from zero; the micro-batches of one accumulation group share
+            it.
         closes_group: does this micro-batch complete its accumulation group?
         planned: optimizer steps of the whole run; ``None`` if unknown.
     """
@@ -31,7 +32,8 @@ class Clock:
         """Steps taken, as a share of the planned ones; at most 1."""
         if self.planned is None:
             raise ValueError(
-                "start_at and ramp need the number of planned updates; pass Clock(epoch, step, planned=...), or train "
+                "start_at and ramp need the number of planned updates; pass Clock(epoch, step, "
+                "planned=...), or train "
                 "with AdversarialTrainer"
             )
         return min(1.0, self.step / max(1, self.planned))
@@ -43,8 +45,8 @@ class Onset:
 
     Args:
         start_at: share of the planned updates before which the weight is 0.
-        ramp: ``"constant"``; ``"linear"``: the weight λ rises linearly from 0; ``"share"``: the penalty's share of the
-            loss, λ / (1 + λ), does.
+        ramp: ``"constant"``; ``"linear"``: the weight λ rises linearly from 0; ``"share"``: the
+            penalty's share of the loss, λ / (1 + λ), does.
 
     Example:
         >>> half_way = Clock(epoch=1, step=50, planned=100)

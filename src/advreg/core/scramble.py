@@ -6,7 +6,9 @@ from torch import Tensor
 
 
 def scrambled(values: Tensor) -> Tensor:
-    """splitmix64 of int64 values: a bijection of 64 bits in which every input bit affects every output bit."""
+    """splitmix64 of int64 values: a bijection of 64 bits in which every input bit affects every
+    output bit.
+    """
     values = values + _signed(0x9E3779B97F4A7C15)
     values = (values ^ _shifted(values, 30)) * _signed(0xBF58476D1CE4E5B9)
     values = (values ^ _shifted(values, 27)) * _signed(0x94D049BB133111EB)

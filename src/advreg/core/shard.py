@@ -11,10 +11,11 @@ from advreg.core.checks import check_whole
 
 @dataclass(frozen=True)
 class Shard:
-    """The samples of one process: those whose id leaves the remainder ``rank`` when divided by ``world``.
+    """The samples of one process: those whose id leaves the remainder ``rank`` when divided by
+    ``world``.
 
-    They are the same in every epoch, so that what a process remembers of its samples is of use to it alone. The shards
-    of 2k processes are halves of the shards of k.
+    They are the same in every epoch, so that what a process remembers of its samples is of use to
+    it alone. The shards of 2k processes are halves of the shards of k.
 
     Args:
         size: n, the number of all samples.
@@ -34,7 +35,9 @@ class Shard:
         check_whole("size", self.size, least=0)
         check_whole("world", self.world, least=1)
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must be at least 0 and below world ({self.world}), got {self.rank}")
+            raise ValueError(
+                f"rank must be at least 0 and below world ({self.world}), got {self.rank}"
+            )
 
     @property
     def ids(self) -> range:

@@ -1,8 +1,10 @@
-"""Attention over short rows: all of a row's attention, forward or backward, in one program of a GPU.
+"""Attention over short rows: all of a row's attention, forward or backward, in one program of a
+GPU.
 
-The kernels that PyTorch chooses are made for thousands of tokens: they compute tiles of 64 or 128 positions, of which a
-sentence fills a quarter, and go over the gradient in several passes. A row of at most :data:`LONGEST` positions fits a
-single tile, so that nothing between queries and output is ever written to memory.
+The kernels that PyTorch chooses are made for thousands of tokens: they compute tiles of 64 or 128
+positions, of which a sentence fills a quarter, and go over the gradient in several passes. A row of
+at most :data:`LONGEST` positions fits a single tile, so that nothing between queries and output is
+ever written to memory.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ WIDTHS = (16, 32, 64, 128)
 """Widths of a head that the kernels take."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
     """softmax(scale · q kᵀ) v, head by head; a query that sees no key gets zeros.
 
     Args:
@@ -37,7 +41,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, s
 
 
 @torch.library.custom_op("advreg::short_attention", mutates_args=())
-def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """The output, and of each query the logarithm of what its softmax is divided by, (B, H, T)."""
     if _fits_a_kernel(q, k):
         from advreg.core.short_attention_kernels import forward
@@ -52,7 +58,14 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool,
 
 @torch.library.custom_op("advreg::short_attention_backward", mutates_args=())
 def _backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, total: Tensor, causal: bool, scale: float
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    total: Tensor,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values; the softmax is made again."""
     if _fits_a_kernel(q, k):
@@ -71,7 +84,9 @@ def _backward(
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     """(B, H, T, S), in float32 at least; minus infinity where a query does not see a key."""
-    scores = scale * torch.einsum("bthd,bshd->bhts", q, k).to(torch.promote_types(q.dtype, torch.float32))
+    scores = scale * torch.einsum("bthd,bshd->bhts", q, k).to(
+        torch.promote_types(q.dtype, torch.float32)
+    )
     if causal:
         unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(unseen, -torch.inf)
@@ -80,14 +95,18 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: floa
 
 def _fits_a_kernel(q: Tensor, k: Tensor) -> bool:
     is_short = max(q.shape[1], k.shape[1]) <= LONGEST and q.shape[-1] in WIDTHS
-    return q.is_cuda and is_short and q.dtype != torch.float64  # which no matrix product of Triton takes
+    return (
+        q.is_cuda and is_short and q.dtype != torch.float64
+    )  # which no matrix product of Triton takes
 
 
 # ---- what torch must know of the two
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     rows, queries, heads, _ = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
     return q.new_empty(q.shape), q.new_empty((rows, heads, queries), dtype=wide)
@@ -95,7 +114,14 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale:
 
 @_backward.register_fake
 def _(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, total: Tensor, causal: bool, scale: float
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    total: Tensor,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
@@ -107,7 +133,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Any, ...]:
-    found = torch.ops.advreg.short_attention_backward(gradient, *ctx.saved_tensors, ctx.causal, ctx.scale)
+    found = torch.ops.advreg.short_attention_backward(
+        gradient, *ctx.saved_tensors, ctx.causal, ctx.scale
+    )
     return *found, None, None, None
 
 

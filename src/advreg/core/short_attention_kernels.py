@@ -1,4 +1,6 @@
-"""The kernels of :mod:`advreg.core.short_attention`, in Triton: one program for each row and head."""
+"""The kernels of :mod:`advreg.core.short_attention`, in Triton: one program for each row and
+head.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_VARIES = ["mask_b", "mask_t", "mask_s", "T", "S"]  # from batch to batch: a kernel serves all lengths of its tiles
+_VARIES = [
+    "mask_b",
+    "mask_t",
+    "mask_s",
+    "T",
+    "S",
+]  # from batch to batch: a kernel serves all lengths of its tiles
 
-# Positions are counted in ``t`` (queries) and ``s`` (keys), a head's entries in ``d``. Tiles are padded to a power of
-# two: beyond the row queries and keys are read as zeros, keys are seen by nobody, and nothing is stored.
+# Positions are counted in ``t`` (queries) and ``s`` (keys), a head's entries in ``d``. Tiles are
+# padded to a power of
+# two: beyond the row queries and keys are read as zeros, keys are seen by nobody, and nothing is
+# stored.
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """The output, (B, T, H, D), and the logarithm of each query's total, (B, H, T)."""
     rows, queries, heads, _ = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -26,7 +38,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 
 
 def backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, total: Tensor, causal: bool, scale: float
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    total: Tensor,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values."""
     rows, _, heads, _ = q.shape
@@ -43,7 +62,9 @@ def backward(
 def _dense(tensor: Tensor) -> Tensor:
     """Entries of a head must lie side by side."""
     if tensor.stride(-1) != 1:
-        raise ValueError(f"entries of a head must lie side by side, got a stride of {tensor.stride(-1)}")
+        raise ValueError(
+            f"entries of a head must lie side by side, got a stride of {tensor.stride(-1)}"
+        )
     return tensor
 
 
@@ -73,7 +94,9 @@ def _tile(length: int) -> int:
 
 
 @triton.jit
-def _tile_of(start, row, head, stride_b, stride_t, stride_h, length, TILE: tl.constexpr, D: tl.constexpr):
+def _tile_of(
+    start, row, head, stride_b, stride_t, stride_h, length, TILE: tl.constexpr, D: tl.constexpr
+):
     """A row's positions of one head, (TILE, D)."""
     t, d = tl.arange(0, TILE), tl.arange(0, D)
     at = start + row * stride_b + head * stride_h + t[:, None] * stride_t + d[None, :]
@@ -99,8 +122,13 @@ def _scores_of(
     if CAUSAL:
         seen = seen & (s <= t)
     if MASKED:
-        seen = seen & (tl.load(mask + row * mask_b + t * mask_t + s * mask_s, mask=(t < T) & (s < S), other=0) != 0)
-    return tl.where(seen, scale * tl.dot(queries, tl.trans(keys), input_precision=EXACT), -float("inf"))
+        seen = seen & (
+            tl.load(mask + row * mask_b + t * mask_t + s * mask_s, mask=(t < T) & (s < S), other=0)
+            != 0
+        )
+    return tl.where(
+        seen, scale * tl.dot(queries, tl.trans(keys), input_precision=EXACT), -float("inf")
+    )
 
 
 @triton.jit(do_not_specialize=_VARIES)
@@ -115,7 +143,21 @@ def _forward_kernel(
     keys = _tile_of(k, row, head, k_b, k_t, k_h, S, TILE_S, D)
     values = _tile_of(v, row, head, v_b, v_t, v_h, S, TILE_S, D)
     scores = _scores_of(
-        queries, keys, mask, row, scale, mask_b, mask_t, mask_s, T, S, TILE_T, TILE_S, MASKED, CAUSAL, EXACT
+        queries,
+        keys,
+        mask,
+        row,
+        scale,
+        mask_b,
+        mask_t,
+        mask_s,
+        T,
+        S,
+        TILE_T,
+        TILE_S,
+        MASKED,
+        CAUSAL,
+        EXACT,
     )
     top = tl.max(scores, 1)
     top = tl.where(top == -float("inf"), 0.0, top)  # a query that sees nothing
@@ -141,13 +183,47 @@ def _backward_kernel(
     values = _tile_of(v, row, head, v_b, v_t, v_h, S, TILE_S, D)
     upstream = _tile_of(gradient, row, head, T * H * D, H * D, D, T, TILE_T, D)
     scores = _scores_of(
-        queries, keys, mask, row, scale, mask_b, mask_t, mask_s, T, S, TILE_T, TILE_S, MASKED, CAUSAL, EXACT
+        queries,
+        keys,
+        mask,
+        row,
+        scale,
+        mask_b,
+        mask_t,
+        mask_s,
+        T,
+        S,
+        TILE_T,
+        TILE_S,
+        MASKED,
+        CAUSAL,
+        EXACT,
     )
     t = tl.arange(0, TILE_T)
-    weights = tl.exp(scores - tl.load(total + (row * H + head) * T + t, mask=t < T, other=0.0)[:, None])
+    weights = tl.exp(
+        scores - tl.load(total + (row * H + head) * T + t, mask=t < T, other=0.0)[:, None]
+    )
     moved = tl.dot(upstream, tl.trans(values), input_precision=EXACT)
     slopes = scale * weights * (moved - tl.sum(weights * moved, 1)[:, None])
     slopes, weights = slopes.to(queries.dtype), weights.to(queries.dtype)
     _put(q_gradient, tl.dot(slopes, keys, input_precision=EXACT), row, head, T, H, TILE_T, D)
-    _put(k_gradient, tl.dot(tl.trans(slopes), queries, input_precision=EXACT), row, head, S, H, TILE_S, D)
-    _put(v_gradient, tl.dot(tl.trans(weights), upstream, input_precision=EXACT), row, head, S, H, TILE_S, D)
+    _put(
+        k_gradient,
+        tl.dot(tl.trans(slopes), queries, input_precision=EXACT),
+        row,
+        head,
+        S,
+        H,
+        TILE_S,
+        D,
+    )
+    _put(
+        v_gradient,
+        tl.dot(tl.trans(weights), upstream, input_precision=EXACT),
+        row,
+        head,
+        S,
+        H,
+        TILE_S,
+        D,
+    )

@@ -1,4 +1,6 @@
-"""A prediction in few bytes: what is kept of a row of logits, and the divergence of a later prediction from it."""
+"""A prediction in few bytes: what is kept of a row of logits, and the divergence of a later
+prediction from it.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,14 @@ class Sketch(ABC):
 
     @abstractmethod
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
-        """What to keep of these rows, (N, V), given ``draws`` uniform numbers for each, (N, draws)."""
+        """What to keep of these rows, (N, V), given ``draws`` uniform numbers for each, (N,
+        draws).
+        """
 
     @abstractmethod
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        """KL(q ‖ p) of each row, (N,), with q from the kept parts and p from the logits; the squared error for values.
+        """KL(q ‖ p) of each row, (N,), with q from the kept parts and p from the logits; the
+        squared error for values.
 
         Rows that were never written hold zeros, and give a finite number.
         """
@@ -49,15 +54,22 @@ class Sketch(ABC):
 
 
 def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
-    """The sketch that was asked for; ``"auto"`` keeps few outputs whole, and of a vocabulary the likeliest entries."""
+    """The sketch that was asked for; ``"auto"`` keeps few outputs whole, and of a vocabulary the
+    likeliest entries.
+    """
     if prediction == "value":
         return Values(outputs)
     if kind == "whole" or (kind == "auto" and outputs <= WHOLE_AT_MOST):
         return Whole(outputs, prediction)
     if prediction == "labels":
-        raise ValueError(f"sketch must be whole for several labels at once, got '{kind}': they have no tail; use whole")
+        raise ValueError(
+            f"sketch must be whole for several labels at once, got '{kind}': they have no tail; "
+            "use whole"
+        )
     if top > outputs:
-        raise ValueError(f"top must be at most the {outputs} outputs of the model, got {top}; use sketch='whole'")
+        raise ValueError(
+            f"top must be at most the {outputs} outputs of the model, got {top}; use sketch='whole'"
+        )
     return Drawn(outputs, top, draws) if kind == "drawn" else Lumped(outputs, top)
 
 
@@ -89,7 +101,12 @@ class Whole(Sketch):
 
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
-        return {"probabilities": (self.outputs * (2 if self.prediction == "labels" else 1), torch.float16)}
+        return {
+            "probabilities": (
+                self.outputs * (2 if self.prediction == "labels" else 1),
+                torch.float16,
+            )
+        }
 
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
         rows = as_two_classes(logits) if self.prediction == "labels" else logits
@@ -104,7 +121,9 @@ class Whole(Sketch):
 
 @dataclass(frozen=True)
 class Lumped(Sketch):
-    """The k likeliest entries, and the mass of all others as one outcome: k + 1 outcomes, a lower bound of the KL."""
+    """The k likeliest entries, and the mass of all others as one outcome: k + 1 outcomes, a lower
+    bound of the KL.
+    """
 
     outputs: int
     top: int
@@ -112,10 +131,17 @@ class Lumped(Sketch):
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
         entry = torch.int16 if self.outputs <= _SHORT else torch.int32
-        return {"entries": (self.top, entry), "likeliest": (self.top, torch.float16), "rest": (1, torch.float16)}
+        return {
+            "entries": (self.top, entry),
+            "likeliest": (self.top, torch.float16),
+            "rest": (1, torch.float16),
+        }
 
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
-        found = [self._encode(*rows) for rows in zip(row_parts(logits), row_parts(uniforms, logits), strict=True)]
+        found = [
+            self._encode(*rows)
+            for rows in zip(row_parts(logits), row_parts(uniforms, logits), strict=True)
+        ]
         return {name: torch.cat([part[name] for part in found]) for name in found[0]}
 
     def _encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
@@ -140,11 +166,12 @@ class Lumped(Sketch):
 
 @dataclass(frozen=True)
 class Drawn(Lumped):
-    """The k likeliest entries, and m of the others drawn in proportion to p, each of them for 1/m of their mass.
+    """The k likeliest entries, and m of the others drawn in proportion to p, each of them for 1/m
+    of their mass.
 
-    Unbiased: E[− Σ_top q_v log p_v − (rest / m) Σ_drawn log p_v] = − Σ_v q_v log p_v. Draws are stratified: each comes
-    from its own m-th part of the distribution, which is never noisier than independent draws. The divergence of one row
-    may be below 0.
+    Unbiased: E[− Σ_top q_v log p_v − (rest / m) Σ_drawn log p_v] = − Σ_v q_v log p_v. Draws are
+    stratified: each comes from its own m-th part of the distribution, which is never noisier than
+    independent draws. The divergence of one row may be below 0.
     """
 
     draws: int
@@ -152,7 +179,11 @@ class Drawn(Lumped):
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
         fields = super().fields
-        return {**fields, "drawn": (self.draws, fields["entries"][1]), "entropy": (1, torch.float16)}
+        return {
+            **fields,
+            "drawn": (self.draws, fields["entries"][1]),
+            "entropy": (1, torch.float16),
+        }
 
     def _kept(self, entries: Tensor, likeliest: Tensor, tail: Tensor, uniforms: Tensor) -> Parts:
         kept = super()._kept(entries, likeliest, tail, uniforms)
@@ -181,7 +212,8 @@ def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def log_sum_of_others(logits: Tensor, entries: Tensor) -> Tensor:
-    """log Σ exp z_v over all v but the entries, for each row: (N, V) and (N, k) → (N,). Very low if none is left.
+    """log Σ exp z_v over all v but the entries, for each row: (N, V) and (N, k) → (N,). Very low if
+    none is left.
 
     Autograd saves no copy of the logits.
     """
@@ -215,7 +247,9 @@ def _without(logits: Tensor, entries: Tensor) -> Tensor:
 
 
 def _normalised(parts: Parts, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities of the likeliest entries, (N, k), and of the rest, (N,), rescaled to sum to 1."""
+    """Probabilities of the likeliest entries, (N, k), and of the rest, (N,), rescaled to sum to
+    1.
+    """
     likeliest, rest = _wide(parts["likeliest"], logits), _wide(parts["rest"], logits)[:, 0]
     total = (likeliest.sum(-1) + rest).clamp_min(torch.finfo(rest.dtype).tiny)
     return likeliest / total[:, None], rest / total

@@ -1,1 +1,3 @@
-"""The only layer that imports transformers: trainer, collators, tokenizers, and where δ enters a model."""
+"""The only layer that imports transformers: trainer, collators, tokenizers, and where δ enters a
+model.
+"""

@@ -11,15 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from advreg.core.perturbation import Cut, Perturbation
-from advreg.hf.doubling import rows_of
-from advreg.hf.task import ModelTask
+from advreg.hf.view.doubling import rows_of
+from advreg.hf.view.view import HFModelView
 from advreg.methods.base import Backward, Batch
 
 
 @dataclass
 class PassCount:
-    """Passes over one batch: a fused pass over the doubled batch counts as two forwards; gradients with respect to δ
-    alone count as backwards too."""
+    """Passes over one batch: a fused pass over the doubled batch counts as two forwards; gradients
+    with respect to δ alone count as backwards too."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -33,13 +33,14 @@ class PassCount:
 class Timer:
     """Seconds spent in optimizer steps, evaluation and saving left out.
 
-    The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its median step as often
-    as it has steps: a machine that is busy for a while does not show. The GPU is not waited for: before an update is
-    made, the trainer hears that it is finite, or at least that the one before was, so that the host is never more than
-    an update ahead of what it counts.
+    The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its
+    median step as often as it has steps: a machine that is busy for a while does not show. The GPU
+    is not waited for: before an update is made, the trainer hears that it is finite, or at least
+    that the one before was, so that the host is never more than an update ahead of what it counts.
 
     Args:
-        epochs: seconds of each epoch so far of a run that goes on, the last of which may not be over.
+        epochs: seconds of each epoch so far of a run that goes on, the last of which may not be
+            over.
         updates: what it had made in them.
     """
 
@@ -66,7 +67,11 @@ class Timer:
     @property
     def epochs(self) -> list[float]:
         """Seconds of each epoch."""
-        return self._with(statistics.median(self._epoch) * len(self._epoch)) if self._epoch else list(self._past)
+        return (
+            self._with(statistics.median(self._epoch) * len(self._epoch))
+            if self._epoch
+            else list(self._past)
+        )
 
     def _with(self, seconds: float) -> list[float]:
         """What was spent, and so many seconds more in this epoch."""
@@ -93,10 +98,11 @@ class CountingTask:
     Args:
         task: the task.
         count: what is counted up.
-        batch_size: samples that are one pass, where batches are of other sizes; none: every batch is one.
+        batch_size: samples that are one pass, where batches are of other sizes; none: every batch
+            is one.
     """
 
-    def __init__(self, task: ModelTask, count: PassCount, batch_size: int | None = None) -> None:
+    def __init__(self, task: HFModelView, count: PassCount, batch_size: int | None = None) -> None:
         self._task = task
         self._count = count
         self._batch_size = batch_size
@@ -122,7 +128,11 @@ class CountingTask:
         return self._task.probe(batch, delta)
 
     def pair(
-        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+        self,
+        batch: Batch,
+        delta: Perturbation | Cut | None,
+        fuse: bool = True,
+        both_losses: bool = False,
     ) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
         return self._task.pair(batch, delta, fuse, both_losses)

@@ -1,4 +1,6 @@
-"""Stable sample ids: how they get from the dataset into the batch, and what is checked and noted on the way."""
+"""Stable sample ids: how they get from the dataset into the batch, and what is checked and noted on
+the way.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from advreg.hf.head import IGNORED
-from advreg.hf.injection import bare
-from advreg.hf.masks import PADDED, padding_of
-from advreg.hf.task import SAMPLE_ID
+from advreg.hf.patches.mask_sync import PADDED, padding_of
+from advreg.hf.view.head import IGNORED
+from advreg.hf.view.injection import bare
+from advreg.hf.view.view import SAMPLE_ID
 
 
 class Sized(Protocol):
@@ -37,11 +39,13 @@ class Numbered:
 class Identified(Dataset[Any]):
     """A dataset that gives a ``DataLoader`` the index of each sample beside the sample.
 
-    Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the dataset's own.
+    Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the
+    dataset's own.
 
     Args:
         samples: the dataset.
-        required: refuse a sample that has a ``sample_id`` of its own. If false such a sample comes without an id.
+        required: refuse a sample that has a ``sample_id`` of its own. If false such a sample comes
+            without an id.
 
     Example:
         >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}]).__getitems__([1])
@@ -62,10 +66,15 @@ class Identified(Dataset[Any]):
         return attribute_of(self, "samples", name)
 
     def __getitems__(self, indices: list[int]) -> list[Any] | Picked:
-        """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be had all at once."""
+        """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be
+        had all at once.
+        """
         if self.gathers:
             return Picked(self, indices)
-        return [self.numbered(*pair) for pair in zip(fetched(self.samples, indices), indices, strict=True)]
+        return [
+            self.numbered(*pair)
+            for pair in zip(fetched(self.samples, indices), indices, strict=True)
+        ]
 
     def numbered(self, sample: Any, index: int) -> Any:
         """The sample with its id, unless it has one of its own."""
@@ -86,7 +95,9 @@ _OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename 
 
 @dataclass(frozen=True)
 class Picked:
-    """Samples of a batch: one after the other, or all at once for a collator that ``takes_gathered``."""
+    """Samples of a batch: one after the other, or all at once for a collator that
+    ``takes_gathered``.
+    """
 
     dataset: Identified
     ids: list[int]
@@ -108,7 +119,9 @@ def identified(dataset: Any, required: bool = False) -> Any:
     """
     if isinstance(dataset, Identified):
         dataset = dataset.samples
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
         return dataset
     if required and SAMPLE_ID in (getattr(dataset, "column_names", None) or ()):
         raise ValueError(_OWN_ID)
@@ -116,13 +129,17 @@ def identified(dataset: Any, required: bool = False) -> Any:
 
 
 def fetched(dataset: Any, indices: Sequence[int]) -> Any:
-    """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables do."""
+    """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables
+    do.
+    """
     together = getattr(dataset, "__getitems__", None)
     return together(list(indices)) if together else [dataset[index] for index in indices]
 
 
 def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
-    """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none yet."""
+    """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none
+    yet.
+    """
     if name == inner or (name.startswith("__") and name.endswith("__")):
         raise AttributeError(f"'{type(wrapper).__name__}' object has no attribute '{name}'")
     return getattr(getattr(wrapper, inner), name)
@@ -130,10 +147,11 @@ def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
 
 @dataclass
 class IdCollator:
-    """Collate with the user's collator, carry ``sample_id`` around it, and check what the model cannot take.
+    """Collate with the user's collator, carry ``sample_id`` around it, and check what the model
+    cannot take.
 
-    A batch with ids is trained on; it also says which of its masks hide something, which a GPU is slow to tell.
-    Attributes are the collator's own, to read and to set.
+    A batch with ids is trained on; it also says which of its masks hide something, which a GPU is
+    slow to tell. Attributes are the collator's own, to read and to set.
 
     Args:
         collator: the collator to wrap; it never sees the ids.
@@ -170,16 +188,22 @@ class IdCollator:
 
 
 def _apart(features: list[Any]) -> tuple[list[Any], list[int]]:
-    """Samples and ids. A sample with an id is a copy, since a collator may take its rows apart, here in every epoch."""
+    """Samples and ids. A sample with an id is a copy, since a collator may take its rows apart,
+    here in every epoch.
+    """
     if not all(isinstance(feature, Numbered) for feature in features):
         return features, []
     samples = [feature.sample for feature in features]
-    return [copy(row) if isinstance(row, Mapping) else row for row in samples], [feature.id for feature in features]
+    return [copy(row) if isinstance(row, Mapping) else row for row in samples], [
+        feature.id for feature in features
+    ]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model can take: labels below ``classes``, at most ``positions`` tokens; ``None`` is no limit."""
+    """What a model can take: labels below ``classes``, at most ``positions`` tokens; ``None`` is no
+    limit.
+    """
 
     classes: int | None
     positions: int | None
@@ -200,14 +224,22 @@ class Limits:
         elif labels.dim() == 2:  # the target of a translation
             self._check_length(labels, labels != IGNORED, batch, "target tokens")
 
-    def _check_length(self, tokens: Any, mask: Tensor | None, batch: Mapping[str, Any], what: str) -> None:
-        if not isinstance(tokens, Tensor) or self.positions is None or tokens.shape[1] <= self.positions:
+    def _check_length(
+        self, tokens: Any, mask: Tensor | None, batch: Mapping[str, Any], what: str
+    ) -> None:
+        if (
+            not isinstance(tokens, Tensor)
+            or self.positions is None
+            or tokens.shape[1] <= self.positions
+        ):
             return
         lengths = (torch.ones_like(tokens) if mask is None else mask).sum(1)
         row = int(lengths.argmax())
         raise ValueError(
-            f"{_sample(batch, row)} has {int(lengths[row])} {what} (padded to {tokens.shape[1]}), but the model "
-            f"takes at most {self.positions}; tokenize with truncation=True, max_length={self.positions}"
+            f"{_sample(batch, row)} has {int(lengths[row])} {what} (padded to {tokens.shape[1]}), "
+            "but the model "
+            f"takes at most {self.positions}; tokenize with truncation=True, "
+            f"max_length={self.positions}"
         )
 
 
@@ -216,26 +248,38 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
     if bool(wrong.any()):
         row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
         raise ValueError(
-            f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has {classes} classes "
-            f"(0–{classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend the labels"
+            f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has "
+            f"{classes} classes "
+            f"(0–{classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend "
+            "the labels"
         )
 
 
 def _sample(batch: Mapping[str, Any], row: int) -> str:
-    return f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
+    return (
+        f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
+    )
 
 
 def _classes(core: Any) -> int | None:
-    """Number of classes of a classification head; ``None`` for regression and several labels at once."""
+    """Number of classes of a classification head; ``None`` for regression and several labels at
+    once.
+    """
     config = getattr(core, "config", None)
     problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
-    if "Classification" in type(core).__name__ and problem in (None, "single_label_classification") and classes > 1:
+    if (
+        "Classification" in type(core).__name__
+        and problem in (None, "single_label_classification")
+        and classes > 1
+    ):
         return classes
     return None
 
 
 def _positions(core: Any) -> int | None:
-    """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding index)."""
+    """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding
+    index).
+    """
     for name, module in core.named_modules():
         if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITION_TABLES:
             lost = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -259,7 +303,8 @@ def in_batches(
 def leave_inherited(worker: int) -> None:
     """For a worker of a data loader: what it inherited as a fork is not its own to free.
 
-    Python may find garbage of the training process at any moment in the worker too. Of a tensor on a GPU, which a fork
-    cannot reach, that would be the end of it: "DataLoader worker exited unexpectedly".
+    Python may find garbage of the training process at any moment in the worker too. Of a tensor on
+    a GPU, which a fork cannot reach, that would be the end of it: "DataLoader worker exited
+    unexpectedly".
     """
     gc.freeze()

@@ -1,4 +1,6 @@
-"""Is it really on? One batch that proves, stream by stream, that δ arrives and does what it should."""
+"""Is it really on? One batch that proves, stream by stream, that δ arrives and does what it
+should.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,17 @@ from torch import Tensor
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Perturbation
-from advreg.hf.head import IGNORED
-from advreg.hf.injection import SURVIVES, InjectionError, bare, surviving_share
-from advreg.hf.task import CheckpointingError, ModelTask
+from advreg.hf.view.head import IGNORED
+from advreg.hf.view.injection import SURVIVES, InjectionError, bare, surviving_share
+from advreg.hf.view.view import CheckpointingError, HFModelView
 from advreg.methods.base import Batch
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: what was looked at, whether it passed, what was seen, and what to do if it failed."""
+    """One check: what was looked at, whether it passed, what was seen, and what to do if it
+    failed.
+    """
 
     stream: str
     check: str
@@ -28,7 +32,9 @@ class Finding:
     remedy: str = ""
 
 
-def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius: float = 0.1) -> list[Finding]:
+def examine(
+    model: Any, batch: Batch | None = None, site: str = "tokens", radius: float = 0.1
+) -> list[Finding]:
     """Examine a model with one batch.
 
     Args:
@@ -38,7 +44,7 @@ def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius
         radius: l2 size, per sentence, of the δ that is tried.
     """
     try:
-        task = ModelTask(model, site=site, compute_loss=_predict_alone)
+        task = HFModelView(model, site=site, compute_loss=_predict_alone)
     except CheckpointingError as error:
         return [Finding("model", "gradient checkpointing", False, "reentrant", str(error))]
     except InjectionError as error:
@@ -53,16 +59,22 @@ def examine(model: Any, batch: Batch | None = None, site: str = "tokens", radius
 
 def _predict_alone(model: Any, inputs: dict[str, Any], *_: Any) -> Tensor:
     """The pass of a loss that is computed outside the model, which can always be fused."""
-    logits: Tensor = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+    logits: Tensor = model(
+        **{name: value for name, value in inputs.items() if name != "labels"}
+    ).logits
     return logits.sum()
 
 
-def _findings(task: ModelTask, batch: Batch, embeddings: dict[str, Tensor], ball: Ball) -> Iterator[Finding]:
+def _findings(
+    task: HFModelView, batch: Batch, embeddings: dict[str, Tensor], ball: Ball
+) -> Iterator[Finding]:
     zeros = task.zeros(batch)
     noise = ball.rescale(zeros.map(uniform_noise))
     for stream, embedding in embeddings.items():
         module = type(task.injection.sites[stream]).__name__
-        yield Finding(stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}")
+        yield Finding(
+            stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}"
+        )
     with torch.no_grad(), task.evaluating():
         clean = task.peek(batch)
         yield _zero_changes_nothing(clean, task.peek(batch, zeros))
@@ -78,58 +90,87 @@ def _findings(task: ModelTask, batch: Batch, embeddings: dict[str, Tensor], ball
 def _zero_changes_nothing(clean: Tensor, zeroed: Tensor) -> Finding:
     gap = float((clean - zeroed).abs().max())
     remedy = "the model draws noise of its own even in evaluation, which the penalty would measure as well; turn it off"
-    return Finding("model", "δ = 0 equals the clean pass", gap == 0, f"largest difference {gap:.1e}", remedy)
+    return Finding(
+        "model", "δ = 0 equals the clean pass", gap == 0, f"largest difference {gap:.1e}", remedy
+    )
 
 
 def _noise_changes_output(clean: Tensor, moved: Tensor, stream: str) -> Finding:
     gap = float((clean - moved).abs().max())
     remedy = "δ arrives at a module whose output is not used, or is too small; choose another site or a larger radius"
-    return Finding(stream, "δ ≠ 0 changes the output", gap > 0, f"largest difference {gap:.1e}", remedy)
+    return Finding(
+        stream, "δ ≠ 0 changes the output", gap > 0, f"largest difference {gap:.1e}", remedy
+    )
 
 
-def _fused_equals_two(task: ModelTask, batch: Batch, clean: Tensor, noise: Perturbation) -> Finding:
+def _fused_equals_two(
+    task: HFModelView, batch: Batch, clean: Tensor, noise: Perturbation
+) -> Finding:
     try:
         first, second = task.pair(batch, noise)
     except ValueError as error:
-        return Finding("model", "fused pass equals two passes", False, "batch statistics", str(error))
+        return Finding(
+            "model", "fused pass equals two passes", False, "batch statistics", str(error)
+        )
     separate = task.peek(batch, noise)
     gap = float(torch.maximum((first - clean).abs().max(), (second - separate).abs().max()))
     scale = float(clean.abs().max().clamp_min(1.0))
     limit = 100 * torch.finfo(clean.dtype).eps * scale
     remedy = "samples of a batch influence each other; use fuse=False"
-    return Finding("model", "fused pass equals two passes", gap <= limit, f"largest difference {gap:.1e}", remedy)
+    return Finding(
+        "model",
+        "fused pass equals two passes",
+        gap <= limit,
+        f"largest difference {gap:.1e}",
+        remedy,
+    )
 
 
-def _gradients(task: ModelTask, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
+def _gradients(task: HFModelView, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
     """∇_δ of the divergence at δ = noise, in training mode, as an ascent takes it."""
     point = noise.leaf()
     target = task.peek(batch).detach()
     objective = task.divergence(target, task.probe(batch, point), batch, "symmetric_kl")
-    unused = sum(0.0 * value.sum() for value in point.values.values())  # else autograd raises for an unused stream
+    unused = sum(
+        0.0 * value.sum() for value in point.values.values()
+    )  # else autograd raises for an unused stream
     return dict(task.gradient(objective + unused, point).values)
 
 
 def _gradient_is_usable(gradient: Tensor, stream: str) -> Finding:
     finite, largest = bool(torch.isfinite(gradient).all()), float(gradient.abs().max())
     remedy = (
-        "train in bf16 or float32" if not finite else "the stream does not influence the output; choose another site"
+        "train in bf16 or float32"
+        if not finite
+        else "the stream does not influence the output; choose another site"
     )
-    return Finding(stream, "∇_δ is finite and not zero", finite and largest > 0, f"largest entry {largest:.1e}", remedy)
+    return Finding(
+        stream,
+        "∇_δ is finite and not zero",
+        finite and largest > 0,
+        f"largest entry {largest:.1e}",
+        remedy,
+    )
 
 
 def _above_resolution(embedding: Tensor, noise: Tensor, stream: str) -> Finding:
     share = surviving_share(embedding, noise.to(embedding.device))
-    remedy = (
-        f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and use autocast (bf16)"
-    )
+    remedy = f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and use autocast (bf16)"
     return Finding(
-        stream, "δ is above the dtype's resolution", share >= SURVIVES, f"{share:.0%} of its entries survive", remedy
+        stream,
+        "δ is above the dtype's resolution",
+        share >= SURVIVES,
+        f"{share:.0%} of its entries survive",
+        remedy,
     )
 
 
 def only(stream: str, delta: Perturbation, zeros: Perturbation) -> Perturbation:
     """δ in one stream, nothing in the others."""
-    return Perturbation({name: (delta if name == stream else zeros).values[name] for name in delta.values}, delta.masks)
+    return Perturbation(
+        {name: (delta if name == stream else zeros).values[name] for name in delta.values},
+        delta.masks,
+    )
 
 
 def random_batch(
@@ -151,7 +192,11 @@ def random_batch(
     if core.config.is_encoder_decoder and "Classification" in type(core).__name__:
         last = mask.sum(1) - 1  # where BART's and T5's heads read
         tokens[torch.arange(len(last)), last] = core.config.eos_token_id
-    batch = {"input_ids": tokens, "attention_mask": mask.long(), "labels": _labels(core, mask, generator)}
+    batch = {
+        "input_ids": tokens,
+        "attention_mask": mask.long(),
+        "labels": _labels(core, mask, generator),
+    }
     return {name: value.to(core.device) for name, value in batch.items()}
 
 
@@ -175,7 +220,9 @@ def _labels(core: Any, mask: Tensor, generator: torch.Generator) -> Tensor:
         return _draw_tokens(core, mask.shape, generator).masked_fill(~mask, IGNORED)
     count, rows = int(core.config.num_labels), mask.shape[0]
     if "TokenClassification" in name:
-        return torch.randint(count, tuple(mask.shape), generator=generator).masked_fill(~mask, IGNORED)
+        return torch.randint(count, tuple(mask.shape), generator=generator).masked_fill(
+            ~mask, IGNORED
+        )
     if count == 1:
         return torch.rand(rows, generator=generator)
     return torch.randint(count, (rows,), generator=generator)

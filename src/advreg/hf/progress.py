@@ -1,4 +1,6 @@
-"""Progress of what happens before and between the steps of training: the survey, the neighbours, a sweep."""
+"""Progress of what happens before and between the steps of training: the survey, the neighbours, a
+sweep.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from advreg.core.progress import Progress as Report
 def progress_bar(shown: bool = True) -> Iterator[Report]:
     """A callback that draws a bar for each thing it is told of; the bars are gone afterwards.
 
-    They are drawn on stderr, and only if it is a terminal: where it is not, or ``shown`` is false, nothing is.
+    They are drawn on stderr, and only if it is a terminal: where it is not, or ``shown`` is false,
+    nothing is.
 
     Example:
         >>> with progress_bar() as report:
@@ -41,7 +44,18 @@ def progress_bar(shown: bool = True) -> Iterator[Report]:
 
 def _bars() -> Any:
     from rich.console import Console  # here, because it takes a tenth of a second
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,4 +1,6 @@
-"""Batches of one process of many: a sample stays with its process, and all processes take as many steps."""
+"""Batches of one process of many: a sample stays with its process, and all processes take as many
+steps.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _BATCHES_SORTED_TOGETHER = 50  # by length; as in transformers' own sampler
 
 
 class EpochBatches(BatchSampler):
-    """Batches of sample indices that differ from epoch to epoch; the loader says which epoch it is."""
+    """Batches of sample indices that differ from epoch to epoch; the loader says which epoch it
+    is.
+    """
 
     _epoch = 0
 
@@ -29,16 +33,19 @@ class EpochBatches(BatchSampler):
 
     @property
     def sampler(self) -> Self:  # type: ignore[override]
-        """Itself: a resumed epoch wraps it to skip batches, and accelerate sets the epoch of what is wrapped here."""
+        """Itself: a resumed epoch wraps it to skip batches, and accelerate sets the epoch of what
+        is wrapped here.
+        """
         return self
 
 
 class ShardBatches(EpochBatches):
     """Batches of sample indices of one process's shard; every sample is in one batch of each epoch.
 
-    The order is drawn anew for each epoch from (seed, epoch, rank) alone. All batches are full but the last, or the
-    last two where another process has one sample more. No sample is repeated to fill a batch, and none is left out
-    unless ``drop_last``. With a batch size of 1 and shards of unequal size the larger ones end in a batch of two.
+    The order is drawn anew for each epoch from (seed, epoch, rank) alone. All batches are full but
+    the last, or the last two where another process has one sample more. No sample is repeated to
+    fill a batch, and none is left out unless ``drop_last``. With a batch size of 1 and shards of
+    unequal size the larger ones end in a batch of two.
 
     Args:
         shard: the samples of this process.
@@ -73,7 +80,8 @@ class ShardBatches(EpochBatches):
             if drop_last:
                 what, remedy = f"a batch of {batch_size}", f"{remedy}, or lower the batch size"
             raise ValueError(
-                f"the training set must have {what} for each of {shard.world} processes, got {shard.size} samples; "
+                f"the training set must have {what} for each of {shard.world} processes, got "
+                f"{shard.size} samples; "
                 f"{remedy}"
             )
 
@@ -89,14 +97,18 @@ class ShardBatches(EpochBatches):
         """Rows of the shard in the order of this epoch."""
         if not self.shuffle:
             return np.arange(len(self.shard))
-        order = np.random.default_rng([self.seed, self._epoch, self.shard.rank]).permutation(len(self.shard))
+        order = np.random.default_rng([self.seed, self._epoch, self.shard.rank]).permutation(
+            len(self.shard)
+        )
         if self.lengths is None:
             return order
         groups = np.arange(len(order)) // (_BATCHES_SORTED_TOGETHER * self.batch_size)
         return order[np.lexsort((-self.lengths[order], groups))]
 
     def _cuts(self) -> Indices:
-        """Where each batch ends: full ones, but so that one sample at least is left for every step to come."""
+        """Where each batch ends: full ones, but so that one sample at least is left for every step
+        to come.
+        """
         steps = np.arange(1, self._steps + 1)
         if self.drop_last:
             return steps * self.batch_size

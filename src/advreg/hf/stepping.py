@@ -1,4 +1,6 @@
-"""A method's objective inside another trainer's step: the trainer's own ``compute_loss`` gives the clean part."""
+"""A method's objective inside another trainer's step: the trainer's own ``compute_loss`` gives the
+clean part.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
-from advreg.hf.ahead import Ahead
 from advreg.hf.counting import CountingTask, PassCount
-from advreg.hf.doubling import rows_of
-from advreg.hf.finite import REPLAY, NonFiniteLossError, Update, Withholding
-from advreg.hf.masks import PADDED
-from advreg.hf.task import ITEMS, SAMPLE_ID, ModelTask
-from advreg.methods.base import Batch, StepReport, Task
+from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update, Withholding
+from advreg.hf.lookahead import Ahead
+from advreg.hf.patches.mask_sync import PADDED
+from advreg.hf.view.doubling import rows_of
+from advreg.hf.view.view import ITEMS, SAMPLE_ID, HFModelView
+from advreg.methods.base import Batch, ModelView, StepReport
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
@@ -27,9 +29,10 @@ _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 class SteppingMixin(_Any):  # type: ignore[misc]
     """A Trainer whose step minimises a method's objective.
 
-    For the length of a step the instance's ``compute_loss`` is shadowed by one that asks the method for its objective;
-    the method's passes call the trainer's own ``compute_loss``, overridden or not. Everything else of the step stays
-    the trainer's: its contexts, its scaling, its backward pass.
+    For the length of a step the instance's ``compute_loss`` is shadowed by one that asks the method
+    for its objective; the method's passes call the trainer's own ``compute_loss``, overridden or
+    not. Everything else of the step stays the trainer's: its contexts, its scaling, its backward
+    pass.
     """
 
     compute_loss: Any
@@ -50,7 +53,9 @@ class SteppingMixin(_Any):  # type: ignore[misc]
 
     # ---- the step
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
         self._stock_items = num_items_in_batch
         self._update.taken.append(inputs)
         if not self.method.needs:
@@ -71,7 +76,9 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         """The step of the trainer underneath, to the bit."""
         known = {name: value for name, value in inputs.items() if name not in (SAMPLE_ID, PADDED)}
         loss: Tensor = super().training_step(model, known, items)
-        self.passes = PassCount(self.passes.forward + 1, self.passes.backward + 1, self.passes.steps + 1)
+        self.passes = PassCount(
+            self.passes.forward + 1, self.passes.backward + 1, self.passes.steps + 1
+        )
         self._update.reports.append((inputs, StepReport(loss, loss)))
         return loss
 
@@ -98,9 +105,12 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         try:
             return self._single_step(model, inputs, items)
         except torch.OutOfMemoryError:
-            if self.args.world_size > 1 or not self.task.unfuse():  # the other processes cannot follow
+            if (
+                self.args.world_size > 1 or not self.task.unfuse()
+            ):  # the other processes cannot follow
                 raise
-        # The backward pass may have added a part of its gradients, which cannot be told from what was there before.
+        # The backward pass may have added a part of its gradients, which cannot be told from what
+        # was there before.
         self.model.zero_grad()
         self.passes = replace(self._passes_before)
         for earlier in self._update.taken[:-1]:
@@ -127,8 +137,12 @@ class SteppingMixin(_Any):  # type: ignore[misc]
             if kept is not None:
                 self.compute_loss = kept
 
-    def _objective(self, own: Any, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
-        """What stands in for ``compute_loss``: the objective, scaled so that the stock step leaves it as it is."""
+    def _objective(
+        self, own: Any, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any
+    ) -> Tensor:
+        """What stands in for ``compute_loss``: the objective, scaled so that the stock step leaves
+        it as it is.
+        """
         batch = {name: value for name, value in inputs.items() if name != ITEMS}
         if self._group_items is not None:
             batch[ITEMS] = self._group_items
@@ -136,19 +150,29 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         clock = self._clock(bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, rows_of(batch))
         backward = counter.counted(self._backward)
-        report = self.method.objective(cast(Task, counter), batch, clock, backward, self._inner_update)
+        report = self.method.objective(
+            cast(ModelView, counter), batch, clock, backward, self._inner_update
+        )
         self._update.reports.append((batch, replace(report, loss=report.loss.detach())))
         loss: Tensor = report.loss * self._stock_divisor()
         return loss if loss.requires_grad else loss.requires_grad_()
 
     def _backward(self, loss: Tensor) -> None:
-        """For points before the last: as the stock trainer does with a loss that needs no more scaling."""
-        self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
+        """For points before the last: as the stock trainer does with a loss that needs no more
+        scaling.
+        """
+        self.accelerator.backward(
+            loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {})
+        )
 
     # ---- the task loss, by the trainer's own compute_loss
 
-    def _task_loss(self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1) -> Tensor:
-        """L(θ) of a batch, or the mean of its copies', divided by the items of its accumulation group."""
+    def _task_loss(
+        self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1
+    ) -> Tensor:
+        """L(θ) of a batch, or the mean of its copies', divided by the items of its accumulation
+        group.
+        """
         items = None if self._stock_items is None else self._stock_items * copies
         smoother = self.label_smoother
         if self._may_smooth_compiled():
@@ -162,21 +186,28 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         return scaled
 
     def _may_smooth_compiled(self) -> bool:
-        return type(self.label_smoother) is LabelSmoother and self.task.prediction_head.compiles and self.task.means
+        return (
+            type(self.label_smoother) is LabelSmoother
+            and self.task.prediction_head.compiles
+            and self.task.means
+        )
 
     def _smoothed_loss(
         self, outputs: Any, labels: Tensor, *_: Any, num_items_in_batch: Any = None, **__: Any
     ) -> Tensor:
         """What the stock label smoother computes, compiled."""
-        task: ModelTask = self.task
-        return task.prediction_head.loss(outputs.logits, labels, num_items_in_batch, self.args.label_smoothing_factor)
+        task: HFModelView = self.task
+        return task.prediction_head.loss(
+            outputs.logits, labels, num_items_in_batch, self.args.label_smoothing_factor
+        )
 
     def _scale_of_loss(self, batch: Batch) -> Tensor | float:
-        """What makes the loss that ``compute_loss`` returned a part of a mean over the accumulation group.
+        """What makes the loss that ``compute_loss`` returned a part of a mean over the accumulation
+        group.
 
-        A loss that was divided by the group's items is such a part. The mean over a micro-batch becomes one by its
-        share of the items. A user's own ``compute_loss`` may return either, and without labels there are no items, so
-        these are taken as the stock step takes them.
+        A loss that was divided by the group's items is such a part. The mean over a micro-batch
+        becomes one by its share of the items. A user's own ``compute_loss`` may return either, and
+        without labels there are no items, so these are taken as the stock step takes them.
         """
         if self._overrides_loss() or self._group_items is None:
             return 1 / self._stock_divisor()
@@ -199,8 +230,14 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         return bool(self.model_accepts_loss_kwargs) and self.task.honours_items(batch)
 
     def _stock_divisor(self) -> int:
-        """What the stock step divides the loss by: the number of micro-batches, or 1. Outside a training it is 1."""
-        return int(getattr(self, "current_gradient_accumulation_steps", 1)) if self._stock_divides() else 1
+        """What the stock step divides the loss by: the number of micro-batches, or 1. Outside a
+        training it is 1.
+        """
+        return (
+            int(getattr(self, "current_gradient_accumulation_steps", 1))
+            if self._stock_divides()
+            else 1
+        )
 
     def _stock_divides(self) -> bool:
         """Whether the stock step divides the loss by the number of micro-batches."""
@@ -211,7 +248,9 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         return not scaled
 
     def _loss_multiplier(self) -> int:
-        """What the stock ``compute_loss`` multiplies a loss by that is divided by the items of all processes."""
+        """What the stock ``compute_loss`` multiplies a loss by that is divided by the items of all
+        processes.
+        """
         counted = self._stock_items is not None and self.args.average_tokens_across_devices
         by_items = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         return int(self.accelerator.num_processes) if counted and by_items else 1
@@ -221,7 +260,9 @@ class SteppingMixin(_Any):  # type: ignore[misc]
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
     ) -> tuple[list[Any], Any]:
-        """The batches of an accumulation group and its loss items; a memory begins to prefetch for the next group."""
+        """The batches of an accumulation group and its loss items; a memory begins to prefetch for
+        the next group.
+        """
         if not self.method.needs:
             batches, items = super().get_batch_samples(epoch_iterator, num_batches, *args, **kwargs)
             self._group = max(1, len(batches))
@@ -242,13 +283,17 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         if stock is not None:
             self._stock_items = stock
             return torch.as_tensor(stock, device=self.args.device) / self._loss_multiplier()
-        count = torch.stack([self.task.count(batch).to(self.args.device) for batch in batches]).sum()
+        count = torch.stack(
+            [self.task.count(batch).to(self.args.device) for batch in batches]
+        ).sum()
         if self.args.world_size > 1:
             count = self.accelerator.gather(count).sum() / self.args.world_size
         return count
 
     def _inner_update(self) -> None:
-        """The optimizer step between two of FreeAT's replays: clipped as the outer one, the schedule left alone."""
+        """The optimizer step between two of FreeAT's replays: clipped as the outer one, the
+        schedule left alone.
+        """
         most = self.args.max_grad_norm if self.args.max_grad_norm > 0 else math.inf
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), most)
         if self._withholding is not None:

@@ -14,37 +14,41 @@ from torch import Tensor
 
 from advreg.core.checks import check_whole
 from advreg.core.shard import Shard
-from advreg.hf.capability import refusal
 from advreg.hf.data import Sized, in_batches
-from advreg.hf.head import IGNORED
-from advreg.hf.injection import bare, find_sites
-from advreg.hf.randomness import kept_randomness
-from advreg.hf.task import ModelTask
+from advreg.hf.guards.capability import refusal
+from advreg.hf.guards.randomness import kept_randomness
+from advreg.hf.view.head import IGNORED
+from advreg.hf.view.injection import bare, find_sites
+from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
 from advreg.memory.exchange import summed
 
 _SAMPLES_AT_ONCE = 256  # that are hashed and averaged together, however few the collator is given
-_FETCHED_AT_ONCE = 2**24  # numbers that wait on the model's device, 64 MiB, so that it is not waited for in each batch
+_FETCHED_AT_ONCE = (
+    2**24
+)  # numbers that wait on the model's device, 64 MiB, so that it is not waited for in each batch
 
 
 def survey(
-    task: ModelTask,
+    task: HFModelView,
     dataset: Sized,
     collator: Callable[[Any], Any],
     advance: Callable[[int], None] | None = None,
     shard: Shard | None = None,
     batch_size: int = _SAMPLES_AT_ONCE,
 ) -> Corpus:
-    """Pass over the data set in the order of its ids, once, keeping of each batch no more than the Corpus holds.
+    """Pass over the data set in the order of its ids, once, keeping of each batch no more than the
+    Corpus holds.
 
     Args:
         task: the model whose token embeddings the sentence vectors are made of.
         dataset: the training samples; sample i has id i.
         collator: makes a batch of them, as in training.
         advance: called with the number of samples done since the last call, for a progress bar.
-        shard: the samples to see, of this process; all processes must call. None: all samples there are.
-        batch_size: the most samples that the collator is given at once, as in training. The Corpus does not depend on
-            it, unless the collator is a random one.
+        shard: the samples to see, of this process; all processes must call. None: all samples there
+            are.
+        batch_size: the most samples that the collator is given at once, as in training. The Corpus
+            does not depend on it, unless the collator is a random one.
     """
     check_whole("batch_size", batch_size, least=1)
     shard = Shard(len(dataset)) if shard is None else shard
@@ -59,7 +63,10 @@ def survey(
     has_items = False
     widths: dict[str, int] = {}
     done, size = 0, min(batch_size, _SAMPLES_AT_ONCE)
-    with torch.no_grad(), kept_randomness(seed=0):  # a collator that masks words then masks the same ones each time
+    with (
+        torch.no_grad(),
+        kept_randomness(seed=0),
+    ):  # a collator that masks words then masks the same ones each time
         for batch in in_batches(dataset, collator, size, shard.ids):
             widths = widths or task.widths(to_device(batch, device))
             rows = len(batch["input_ids"])
@@ -101,7 +108,9 @@ class _Stream:
         self.checksum = 0
         self._number, self._table, self._ids = number, table, shard.ids
         self._vectors = _HostRows(len(shard), table.shape[1])
-        self._waiting: list[tuple[Tensor, Tensor]] = []  # of each batch: tokens in each sample, and the tokens
+        self._waiting: list[
+            tuple[Tensor, Tensor]
+        ] = []  # of each batch: tokens in each sample, and the tokens
         self._done = 0
 
     def add(self, tokens: Tensor, mask: Tensor) -> None:
@@ -125,7 +134,9 @@ class _Stream:
         self._vectors.append(mean_rows(self._table, tokens, counts))
         for digest, part in zip(self.digests, (counts, tokens), strict=True):
             digest.update(part.to("cpu", torch.int64).numpy().tobytes())
-        self.checksum += token_checksum(self._number, self._ids[first : self._done], counts.cpu(), tokens.cpu())
+        self.checksum += token_checksum(
+            self._number, self._ids[first : self._done], counts.cpu(), tokens.cpu()
+        )
 
 
 class _HostRows:
@@ -138,7 +149,10 @@ class _HostRows:
 
     def append(self, part: Tensor) -> None:
         self.waiting.append(part)
-        if part.device.type == "cpu" or sum(rows.numel() for rows in self.waiting) >= _FETCHED_AT_ONCE:
+        if (
+            part.device.type == "cpu"
+            or sum(rows.numel() for rows in self.waiting) >= _FETCHED_AT_ONCE
+        ):
             self._fetch()
 
     def finish(self) -> Tensor:
@@ -158,18 +172,22 @@ def _check_size(shard: Shard) -> None:
         raise ValueError("the training set must have at least one sample, got none")
     if shard.size < shard.world:
         raise ValueError(
-            f"the training set must have a sample for each of {shard.world} processes, got {shard.size}; start fewer"
+            f"the training set must have a sample for each of {shard.world} processes, got "
+            f"{shard.size}; start fewer"
         )
 
 
 def _check_rows(found: int, expected: int) -> None:
     if found != expected:
-        reason = f"the collator must make one row of each sample, got {found} rows of {expected} samples"
+        reason = (
+            f"the collator must make one row of each sample, got {found} rows of {expected} samples"
+        )
         raise refusal("ids", reason, "split long samples before training and not in the collator")
 
 
 def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
-    """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, (B, d); zero for an empty one.
+    """v_i = (1/ℓ_i) Σ_ℓ W x_{i,ℓ}: the mean token embedding of each sentence, (B, d); zero for an
+    empty one.
 
     Args:
         table: W, a row for each word.
@@ -182,7 +200,8 @@ def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
 
 
 def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> int:
-    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits: the same whoever adds which samples up.
+    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits: the same whoever adds
+    which samples up.
 
     Args:
         stream: its number.
@@ -192,7 +211,9 @@ def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> i
     """
     lengths = counts.numpy()
     sample = np.repeat(np.asarray(ids, dtype=np.uint64), lengths)
-    place = np.arange(len(sample), dtype=np.uint64) - np.repeat(lengths.cumsum() - lengths, lengths).astype(np.uint64)
+    place = np.arange(len(sample), dtype=np.uint64) - np.repeat(
+        lengths.cumsum() - lengths, lengths
+    ).astype(np.uint64)
     mixed = _scrambled(np.full_like(sample, stream))
     for values in (sample, place, tokens.numpy().astype(np.uint64)):
         mixed = _scrambled(mixed + values)
@@ -200,7 +221,9 @@ def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> i
 
 
 def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64 bits in which every input bit moves every output bit (the end of splitmix64)."""
+    """A bijection of 64 bits in which every input bit moves every output bit (the end of
+    splitmix64).
+    """
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -220,4 +243,7 @@ def table_of(embedding: Any) -> Tensor:
 
 
 def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }

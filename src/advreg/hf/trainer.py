@@ -26,26 +26,26 @@ from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock
 from advreg.core.shard import Shard
-from advreg.hf.checkpoint import load_method, save_method
+from advreg.hf.checkpoint.deepspeed import refuse_deepspeed
+from advreg.hf.checkpoint.ranks import method_files
+from advreg.hf.checkpoint.saving import SavingMixin
+from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.counting import CountingTask, PassCount, Timer
 from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
-from advreg.hf.deepspeed import refuse_deepspeed
-from advreg.hf.finite import Update, Withholding, is_finite
-from advreg.hf.head import Head
-from advreg.hf.injection import bare
+from advreg.hf.guards.nonfinite import Update, Withholding, is_finite
+from advreg.hf.guards.randomness import kept_randomness
+from advreg.hf.guards.requirements import require
+from advreg.hf.guards.stopping import Stop
 from advreg.hf.progress import progress_bar
-from advreg.hf.randomness import kept_randomness
-from advreg.hf.ranks import method_files
-from advreg.hf.requirements import require
 from advreg.hf.samples import SamplesMixin
-from advreg.hf.saving import SavingMixin
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.stepping import SteppingMixin
-from advreg.hf.stopping import Stop
 from advreg.hf.survey import survey
-from advreg.hf.task import ModelTask
+from advreg.hf.view.head import Head
+from advreg.hf.view.injection import bare
+from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
-from advreg.methods.base import Method, StepReport, Task
+from advreg.methods.base import Method, ModelView, StepReport
 from advreg.methods.standard import Standard
 
 logger = logging.getLogger(__name__)
@@ -58,16 +58,18 @@ OnNonFinite = Literal["stop", "skip", "ignore"]
 
 
 class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
-    """Turns any Trainer into one that trains by a method; put it before the Trainer among the bases.
+    """Turns any Trainer into one that trains by a method; put it before the Trainer among the
+    bases.
 
     With ``Standard()`` every step is the stock trainer's.
 
     Args:
         method: how to train on a batch; Standard if none is given.
         site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.
-        on_non_finite: what to do when the loss or a gradient is not finite: ``"stop"`` with an error that names the
-            step and the samples, ``"skip"`` that update and count it in ``skipped``, or ``"ignore"`` it as the stock
-            trainer does. With fp16 a gradient that overflows is the loss scaler's to skip.
+        on_non_finite: what to do when the loss or a gradient is not finite: ``"stop"`` with an
+            error that names the step and the samples, ``"skip"`` that update and count it in
+            ``skipped``, or ``"ignore"`` it as the stock trainer does. With fp16 a gradient that
+            overflows is the loss scaler's to skip.
         kwargs: all the arguments of the stock Trainer.
     """
 
@@ -90,7 +92,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self.on_non_finite = on_non_finite
         self.skipped = 0
         super().__init__(*args, **kwargs)
-        self.data_collator = IdCollator(self.data_collator, Limits.of(self.model) if self.method.needs else None)
+        self.data_collator = IdCollator(
+            self.data_collator, Limits.of(self.model) if self.method.needs else None
+        )
         self._reset_steps()
         self.timer = Timer()
         self._epoch = 0
@@ -99,15 +103,18 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._leaving = False
         self._anew = False  # does a resumed run begin with an empty memory?
         self._measured: dict[str, list[Tensor]] = defaultdict(list)
-        self._task: ModelTask | None = None
+        self._task: HFModelView | None = None
         self._is_ready = False  # has this training prepared its method?
 
     # ---- before the first step
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         if self.on_non_finite == "skip" and self.args.world_size > 1:
             raise ValueError(
-                f"on_non_finite must be 'stop' with several processes, got 'skip' with {self.args.world_size}: one "
+                "on_non_finite must be 'stop' with several processes, got 'skip' with "
+                f"{self.args.world_size}: one "
                 "that skips would leave the others waiting for its gradient"
             )
         if self.method.needs:
@@ -126,23 +133,29 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         """Refuse arguments that only the stock step can train with."""
         if self.args.n_gpu > 1:
             raise ValueError(
-                f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; launch with torchrun or "
+                f"advreg trains on one GPU per process, got a process with {self.args.n_gpu}; "
+                "launch with torchrun or "
                 "accelerate, or set CUDA_VISIBLE_DEVICES to one GPU"
             )
         if "lomo" in str(self.args.optim).lower():
             raise ValueError(
-                f"optim must be an optimizer with a step of its own, got {self.args.optim}, which updates the weights "
+                f"optim must be an optimizer with a step of its own, got {self.args.optim}, which "
+                "updates the weights "
                 "inside the backward pass; choose adamw_torch or another"
             )
 
     @contextmanager
     def _own_arguments(self) -> Iterator[None]:
-        """Within, ``args`` is a copy with what a method's step needs; the user's own are left alone."""
+        """Within, ``args`` is a copy with what a method's step needs; the user's own are left
+        alone.
+        """
         given = self.args
         if self.method.needs:
             self.args = copy.copy(given)
             if self.on_non_finite == "stop":
-                self.args.logging_nan_inf_filter = False  # nothing is left for it to find, and it waits for the GPU
+                self.args.logging_nan_inf_filter = (
+                    False  # nothing is left for it to find, and it waits for the GPU
+                )
             if self.args.gradient_checkpointing:
                 keywords = self.args.gradient_checkpointing_kwargs or {}
                 self.args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
@@ -152,7 +165,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self.args = given
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock loop, on a model that is final: ``model_init``, a trial or liger may have changed it."""
+        """The stock loop, on a model that is final: ``model_init``, a trial or liger may have
+        changed it.
+        """
         self._identify()
         if self.method.needs:
             require(self)
@@ -169,7 +184,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self._withholding.release()
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """The stock set-up of a trial, with a fresh method; ``method.radius`` in the search space is its option."""
+        """The stock set-up of a trial, with a fresh method; ``method.radius`` in the search space
+        is its option.
+        """
         if trial is None:
             super()._hp_search_setup(trial)
             return
@@ -178,7 +195,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
 
         def without_options(trial: Any) -> dict[str, Any]:
             drawn = dict(space(trial))
-            options.update({name: drawn.pop(name) for name in list(drawn) if name.startswith(_OPTION)})
+            options.update(
+                {name: drawn.pop(name) for name in list(drawn) if name.startswith(_OPTION)}
+            )
             return drawn
 
         self.hp_space = without_options
@@ -187,26 +206,36 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         finally:
             self.hp_space = space
         if isinstance(trial, dict):
-            options.update({name: value for name, value in trial.items() if name.startswith(_OPTION)})
-        self.method = self.method.fresh(**{name.removeprefix(_OPTION): value for name, value in options.items()})
+            options.update(
+                {name: value for name, value in trial.items() if name.startswith(_OPTION)}
+            )
+        self.method = self.method.fresh(
+            **{name.removeprefix(_OPTION): value for name, value in options.items()}
+        )
 
     def _refuse_sharding(self) -> None:
-        """Refuse ways to spread the weights over processes that this method or these settings cannot train with."""
+        """Refuse ways to spread the weights over processes that this method or these settings
+        cannot train with.
+        """
         if self.is_deepspeed_enabled:
             plugin = self.accelerator.state.deepspeed_plugin
             refuse_deepspeed(plugin.deepspeed_config, self.method, self.args, self.on_non_finite)
         if not self.is_fsdp_enabled:
             return
         if not self.accelerator.is_fsdp2:
-            raise ValueError("fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent")
+            raise ValueError(
+                "fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent"
+            )
         if self.method.needs_whole_weights:
             raise ValueError(
-                f"{self.method.needs_whole_weights} of {self.method.name} must be off under FSDP: it needs all weights "
+                f"{self.method.needs_whole_weights} of {self.method.name} must be off under FSDP: "
+                "it needs all weights "
                 "in every process; turn it off, or train under DDP"
             )
         if self.args.fp16:
             raise ValueError(
-                "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process that repeats alone "
+                "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process "
+                "that repeats alone "
                 "would wait for ever; train in bf16"
             )
 
@@ -231,15 +260,18 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         return Shard(len(self.train_dataset), self.args.process_index, self.args.world_size)
 
     @property
-    def task(self) -> ModelTask:
+    def task(self) -> HFModelView:
         """The model as the method sees it."""
         if self._task is None:
             self._task = self._make_task()
         return self._task
 
-    def _make_task(self) -> ModelTask:
-        plain = type(self).compute_loss.__module__.startswith("transformers.") and self.compute_loss_func is None
-        return ModelTask(
+    def _make_task(self) -> HFModelView:
+        plain = (
+            type(self).compute_loss.__module__.startswith("transformers.")
+            and self.compute_loss_func is None
+        )
+        return HFModelView(
             self.model,
             site=self.site,
             half=self.args.fp16,
@@ -252,13 +284,21 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     # ---- the data
 
     def get_train_dataloader(self) -> Any:
-        """The stock one; with several processes a method that remembers samples keeps each in one process."""
-        if not self.method.needs or self.args.world_size == 1 or isinstance(self.train_dataset, IterableDataset):
+        """The stock one; with several processes a method that remembers samples keeps each in one
+        process.
+        """
+        if (
+            not self.method.needs
+            or self.args.world_size == 1
+            or isinstance(self.train_dataset, IterableDataset)
+        ):
             return super().get_train_dataloader()
         return self._loader(self._shard_batches())
 
     def _shard_batches(self) -> ShardBatches:
-        strategy = str(getattr(self.args.train_sampling_strategy, "value", self.args.train_sampling_strategy))
+        strategy = str(
+            getattr(self.args.train_sampling_strategy, "value", self.args.train_sampling_strategy)
+        )
         check_choice("train_sampling_strategy with several processes", strategy, _STRATEGIES)
         shard = self._shard()
         return ShardBatches(
@@ -275,10 +315,14 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         column = self.args.length_column_name
         if column in (getattr(self.train_dataset, "column_names", None) or ()):
             return np.asarray(self.train_dataset[column][shard.rank :: shard.world], dtype=np.int64)
-        return np.array([len(self.train_dataset[index]["input_ids"]) for index in shard.ids], dtype=np.int64)
+        return np.array(
+            [len(self.train_dataset[index]["input_ids"]) for index in shard.ids], dtype=np.int64
+        )
 
     def _loader(self, batches: Any) -> Any:
-        """As the stock one, but batches come from a sampler that knows of processes and epochs itself."""
+        """As the stock one, but batches come from a sampler that knows of processes and epochs
+        itself.
+        """
         loader: DataLoader[Any] = DataLoader(
             self._samples(),
             batch_sampler=batches,
@@ -291,7 +335,8 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         )
         return prepare_data_loader(
             loader, device=self.args.device, num_processes=1, process_index=0, put_on_device=True,
-            non_blocking=self.args.dataloader_pin_memory,  # else the host waits until the GPU has nothing left to do
+            # else the host waits until the GPU has nothing left to do
+            non_blocking=self.args.dataloader_pin_memory,
         )  # fmt: skip
 
     # ---- the step
@@ -299,7 +344,10 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _begin_step(self) -> None:
         """An update begins, with the first of its micro-batches."""
         self._mark_step()
-        self._update, self._passes_before = Update(self.state.global_step, self._epoch), replace(self.passes)
+        self._update, self._passes_before = (
+            Update(self.state.global_step, self._epoch),
+            replace(self.passes),
+        )
         self.timer.start()
 
     def _clock(self, closes_group: bool = True) -> Clock:
@@ -314,7 +362,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         clock = self._clock()
         begun = time.perf_counter()
         with self._progress_bar() as progress:
-            self.method.begin_epoch(cast(Task, counter), clock, self._fetch, progress)
+            self.method.begin_epoch(cast(ModelView, counter), clock, self._fetch, progress)
         self.timer.spend(time.perf_counter() - begun)
 
     def _mark_step(self) -> None:
@@ -330,7 +378,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             yield dict(self._prepare_inputs(collate(fetched(samples, ids.tolist()))))
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """The stock estimate, six times tokens times weights, which are counted once and not for every batch."""
+        """The stock estimate, six times tokens times weights, which are counted once and not for
+        every batch.
+        """
         if not self.method.needs:
             return int(super().floating_point_ops(inputs))
         name = getattr(self.model, "main_input_name", "input_ids")
@@ -343,7 +393,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         return 0 if count is None else int(count(exclude_embeddings=True))
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The norm of an update's gradient, before which it is decided whether there is an update."""
+        """The norm of an update's gradient, before which it is decided whether there is an
+        update.
+        """
         norm = super()._get_grad_norm(model, grad_norm)
         if self.on_non_finite == "ignore":
             reports = [report for _, report in self._update.reports]
@@ -359,8 +411,8 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _require_finite(self, norm: Any) -> list[StepReport]:
         """What the steps did; an update that is not finite is refused, for which the host waits.
 
-        The norm is None in fp16, whose loss scaler looks at it, and with DeepSpeed without ZeRO, which has made the
-        update.
+        The norm is None in fp16, whose loss scaler looks at it, and with DeepSpeed without ZeRO,
+        which has made the update.
         """
         update = self._update
         if not update.spoilt and is_finite(update, norm):
@@ -369,16 +421,30 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             update.refuse(norm)
         update.spoilt = True
         self.skipped += 1
-        self.model.zero_grad()  # without a gradient the optimizer leaves a weight and its moments as they are
+        # without a gradient the optimizer leaves a weight and its moments as they are
+        self.model.zero_grad()
         place = update.place(*update.taken)
-        logger.warning("loss or gradient not finite at %s; the update is skipped (%d so far)", place, self.skipped)
+        logger.warning(
+            "loss or gradient not finite at %s; the update is skipped (%d so far)",
+            place,
+            self.skipped,
+        )
         return update.finite_reports()
 
     def _withhold(self) -> Withholding | None:
-        """Leave it to the optimizer not to make an update that is not finite, if it can and the run then stops."""
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without what accelerate wraps around it
+        """Leave it to the optimizer not to make an update that is not finite, if it can and the run
+        then stops.
+        """
+        optimizer = getattr(
+            self.optimizer, "optimizer", self.optimizer
+        )  # without what accelerate wraps around it
         spread = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        if self.on_non_finite != "stop" or self.args.fp16 or spread or not Withholding.is_known_to(optimizer):
+        if (
+            self.on_non_finite != "stop"
+            or self.args.fp16
+            or spread
+            or not Withholding.is_known_to(optimizer)
+        ):
             return None
         return Withholding(optimizer)
 
@@ -396,7 +462,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
 
     @contextmanager
     def _following_events(self) -> Iterator[None]:
-        """Within, events of the training reach this trainer after all callbacks, whose list stays the user's."""
+        """Within, events of the training reach this trainer after all callbacks, whose list stays
+        the user's.
+        """
         ours: dict[str, Callable[[Any], None]] = {
             "on_train_begin": self._at_train_begin,
             "on_epoch_begin": self._at_epoch_begin,
@@ -426,7 +494,11 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             self._warn_of_ignored_items()
             return
         self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
-        for concern in self.method.concerns(self.state.num_train_epochs) if self.is_world_process_zero() else ():
+        for concern in (
+            self.method.concerns(self.state.num_train_epochs)
+            if self.is_world_process_zero()
+            else ()
+        ):
             logger.warning(concern)
         # a resumed run has done so: SMART's average would take one step too many
         if self.state.global_step == 0 or self._anew:
@@ -436,11 +508,15 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         """Say that the stock step makes the loss larger by accumulation with this model."""
         steps, core = self.args.gradient_accumulation_steps, bare(self.model)
         own_loss = self.compute_loss_func is None and self.label_smoother is None
-        takes_items = own_loss and self.model_accepts_loss_kwargs and isinstance(core, PreTrainedModel)
+        takes_items = (
+            own_loss and self.model_accepts_loss_kwargs and isinstance(core, PreTrainedModel)
+        )
         if steps > 1 and takes_items and Head(core).ignores_items and self.is_world_process_zero():
             logger.warning(
-                "%s ignores num_items_in_batch: with gradient_accumulation_steps=%d the stock step, which Standard() "
-                "leaves alone, has %d times the loss and gradient of one batch; all other methods divide by the items "
+                "%s ignores num_items_in_batch: with gradient_accumulation_steps=%d the stock "
+                "step, which Standard() "
+                "leaves alone, has %d times the loss and gradient of one batch; all other methods "
+                "divide by the items "
                 "of the whole group",
                 type(core).__name__,
                 steps,
@@ -472,7 +548,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     # ---- stopping when asked
 
     def _is_asked_to_stop(self) -> bool:
-        """All processes give one answer, or one would wait for the other's part of the checkpoint."""
+        """All processes give one answer, or one would wait for the other's part of the
+        checkpoint.
+        """
         asked = self._stop.asked is not None
         if self.args.world_size > 1:
             count = self.accelerator.reduce(torch.tensor(float(asked), device=self.args.device))
@@ -482,7 +560,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     # ---- evaluation
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """The stock evaluation; with a method it draws no random number that a run resumed after it would miss."""
+        """The stock evaluation; with a method it draws no random number that a run resumed after it
+        would miss.
+        """
         if not self.method.needs:
             return super().evaluate(*args, **kwargs)
         with kept_randomness():
@@ -491,7 +571,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     # ---- logs
 
     def _measure(self, report: StepReport) -> None:
-        """Note what a step did. The losses of an update's micro-batches add up, as in the Trainer's own ``loss``."""
+        """Note what a step did. The losses of an update's micro-batches add up, as in the Trainer's
+        own ``loss``.
+        """
         self._measured["task_loss"].append(self._group * report.task_loss.detach())
         if report.penalty is not None:
             self._measured["penalty"].append(self._group * report.penalty.detach())
@@ -502,7 +584,8 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         """Add the means since the last log to a training log, so that every tracker shows them."""
         if "loss" in logs:
             means = [
-                torch.stack([value.float().cpu() for value in values]).mean() for values in self._measured.values()
+                torch.stack([value.float().cpu() for value in values]).mean()
+                for values in self._measured.values()
             ]
             if means and self.args.world_size > 1:  # as the Trainer does with its own ``loss``
                 mine = torch.stack(means).to(self.args.device)
@@ -515,25 +598,35 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        spent = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates, "skipped": self.skipped}
+        spent = {
+            "epoch_seconds": self.timer.epochs,
+            "updates": self.timer.updates,
+            "skipped": self.skipped,
+        }
         plan = {"planned": self._planned}
         process = self.args.process_index, self.args.world_size
         save_method(self.method, Path(output_dir), asdict(self.passes) | spent | plan, *process)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            tally = load_method(self.method, Path(checkpoint), self.args.process_index, self.args.world_size)
+            tally = load_method(
+                self.method, Path(checkpoint), self.args.process_index, self.args.world_size
+            )
             before = len(method_files(Path(checkpoint)))
             if before not in (0, self.args.world_size) and self.is_world_process_zero():
                 logger.warning(
-                    "%s was saved by %d processes and is resumed by %d: cached perturbations went to the processes "
-                    "their samples belong to now; what is left of an epoch that had begun comes in another order",
+                    "%s was saved by %d processes and is resumed by %d: cached perturbations went "
+                    "to the processes "
+                    "their samples belong to now; what is left of an epoch that had begun comes in "
+                    "another order",
                     Path(checkpoint).name,
                     before,
                     self.args.world_size,
                 )
             self._anew = not tally
-            self.passes = PassCount(tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0)))
+            self.passes = PassCount(
+                tally.get("forward", 0), tally.get("backward", 0), int(tally.get("steps", 0))
+            )
             self.skipped = int(tally.get("skipped", 0))
             self._planned = tally.get("planned")
             self.timer = Timer(tally.get("epoch_seconds", []), int(tally.get("updates", 0)))

@@ -12,13 +12,14 @@ from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation, blank_padding
 from advreg.core.shard import Shard
 from advreg.memory.codec import CacheDtype, Codec, Parts, bytes_per_row, codec_for
-from advreg.memory.courier import Bundle, Courier
-from advreg.memory.late import LateCheck
+from advreg.memory.deferred_check import LateCheck
+from advreg.memory.prefetch import Bundle, Courier
 from advreg.memory.tiers import Place
 
 
 class RowStore:
-    """One stream's rows: those of all cached samples end to end, and beside them the mean row of each.
+    """One stream's rows: those of all cached samples end to end, and beside them the mean row of
+    each.
 
     The last row belongs to nobody and stays zero: padding and uncached samples point at it.
 
@@ -26,21 +27,27 @@ class RowStore:
         lengths: rows of each cached sample, (A,).
         width: D.
         dtype: how rows are stored; means are float32 beside floats, and int8 beside integers.
-        place: where rows are stored. The means are always near: uncached samples are served from them alone.
+        place: where rows are stored. The means are always near: uncached samples are served from
+            them alone.
     """
 
     def __init__(self, lengths: Tensor, width: int, dtype: CacheDtype, place: Place) -> None:
         self.codec, self.mean_codec = codecs_for(dtype, width)
         self.place, self.width = place, width
         self.lengths = lengths.to(place.device, torch.int64)
-        self.offsets = self.lengths.cumsum(0) - self.lengths  # (A,) where each sample's block begins
+        self.offsets = (
+            self.lengths.cumsum(0) - self.lengths
+        )  # (A,) where each sample's block begins
         count = int(lengths.sum()) + 1
         self.rows = empty_rows(count, self.codec, place)
         self.means = empty_rows(len(lengths), self.mean_codec, Place(place.device))
 
     @property
     def nbytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in (*self.rows.values(), *self.means.values()))
+        return sum(
+            part.numel() * part.element_size()
+            for part in (*self.rows.values(), *self.means.values())
+        )
 
     def index(self, slots: Tensor, mask: Tensor) -> Tensor:
         """Row of each token, (B, T), in the whole store."""
@@ -51,7 +58,9 @@ class RowStore:
         index = self.index(slots, mask)
         return self.codec.decode({name: part[index] for name, part in self.rows.items()}, dtype)
 
-    def read_packed(self, packed: Mapping[str, Tensor], slots: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    def read_packed(
+        self, packed: Mapping[str, Tensor], slots: Tensor, mask: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         """The same from the rows of this batch's samples alone, as :meth:`gather` packed them."""
         cached = slots >= 0
         lengths = torch.where(cached, self.lengths[slots.clamp_min(0)], 0)
@@ -59,17 +68,22 @@ class RowStore:
         return self.codec.decode({name: part[index] for name, part in packed.items()}, dtype)
 
     def gather(self, slots: Tensor) -> Parts:
-        """The rows of these samples end to end, and after them the row that belongs to nobody; on the host."""
+        """The rows of these samples end to end, and after them the row that belongs to nobody; on
+        the host.
+        """
         slots = slots[slots >= 0]
         offsets, lengths = (values[slots] for values in self._on_host)
         jumps = offsets - (lengths.cumsum(0) - lengths)
         index = torch.repeat_interleave(jumps, lengths) + torch.arange(int(lengths.sum()))
         index = torch.cat([index, torch.tensor([self._nobody])])
-        return {name: _select(part, index, self.place.device.type == "cuda") for name, part in self.rows.items()}
+        return {
+            name: _select(part, index, self.place.device.type == "cuda")
+            for name, part in self.rows.items()
+        }
 
     def write(self, slots: Tensor, mask: Tensor, parts: Parts) -> None:
-        """Store encoded rows (B, T, …) of cached samples. Padding is written to the row of nobody, and wiped off there:
-        to pick the real tokens out, a GPU would have to be waited for."""
+        """Store encoded rows (B, T, …) of cached samples. Padding is written to the row of nobody,
+        and wiped off there: to pick the real tokens out, a GPU would have to be waited for."""
         index = self.index(slots, mask).flatten()
         for name, part in self.rows.items():
             part.index_copy_(0, index.to(part.device), parts[name].flatten(0, 1).to(part.device))
@@ -82,7 +96,9 @@ class RowStore:
 
     def read_means(self, slots: Tensor) -> Tensor:
         """Mean rows of cached samples, (..., D)."""
-        return self.mean_codec.decode({name: part[slots] for name, part in self.means.items()}, torch.float32)
+        return self.mean_codec.decode(
+            {name: part[slots] for name, part in self.means.items()}, torch.float32
+        )
 
     def state(self) -> dict[str, Tensor]:
         means = {f"means.{name}": part for name, part in self.means.items()}
@@ -105,7 +121,8 @@ class PerturbationCache:
         shard: the samples there are, n of them; or n itself, where one process has them all.
         lengths: per stream, the number of real tokens of each of these samples, (n,).
         widths: per stream, the width D of a row.
-        dtype: how rows are stored: float32, float16, bfloat16, int8 or int4 (the last two with a scale per row).
+        dtype: how rows are stored: float32, float16, bfloat16, int8 or int4 (the last two with a
+            scale per row).
         place: where the rows live; see :class:`~advreg.memory.tiers.Place`.
     """
 
@@ -125,8 +142,12 @@ class PerturbationCache:
         rows = self.shard.rows(self.ids)
         self.slot_of = torch.full((len(self.shard),), -1, dtype=torch.int32, device=device)
         self.slot_of[rows] = torch.arange(len(ids), dtype=torch.int32, device=device)
-        self.written_at = torch.full((len(ids),), -1, dtype=torch.int64, device=device)  # epoch; −1 is never
-        self.sample_lengths = {stream: length.to(device, torch.int32) for stream, length in lengths.items()}
+        self.written_at = torch.full(
+            (len(ids),), -1, dtype=torch.int64, device=device
+        )  # epoch; −1 is never
+        self.sample_lengths = {
+            stream: length.to(device, torch.int32) for stream, length in lengths.items()
+        }
         self._store = {
             stream: RowStore(length[rows.to(length.device)], widths[stream], dtype, self.place)
             for stream, length in lengths.items()
@@ -156,9 +177,13 @@ class PerturbationCache:
         return self._written(slots) >= 0
 
     def groups(self, tokens: int) -> list[Tensor]:
-        """All cached ids, samples of like length together, in groups that pad to at most ``tokens`` per stream."""
+        """All cached ids, samples of like length together, in groups that pad to at most ``tokens``
+        per stream.
+        """
         rows = self.shard.rows(self.ids)
-        longest = torch.stack([length[rows].cpu() for length in self.sample_lengths.values()]).amax(0)
+        longest = torch.stack([length[rows].cpu() for length in self.sample_lengths.values()]).amax(
+            0
+        )
         order = longest.argsort(descending=True, stable=True)
         ids, sizes = self.ids.cpu()[order], longest[order].clamp_min(1).tolist()
         groups, first = [], 0
@@ -181,12 +206,14 @@ class PerturbationCache:
         return self._complete
 
     def find(self, ids: Tensor, like: Perturbation, at_once: bool = True) -> Tensor:
-        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what the cache is for.
+        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what
+        the cache is for.
 
         Args:
             ids: of the batch, (B,).
             like: its shape.
-            at_once: wait for the check; else a GPU's answer is looked at in the next step, or by :meth:`settle`.
+            at_once: wait for the check; else a GPU's answer is looked at in the next step, or by
+                :meth:`settle`.
         """
         near = ids.to(self.device)
         rows = self.shard.rows(near).clamp(0, len(self.shard) - 1)
@@ -213,7 +240,9 @@ class PerturbationCache:
         return self._read(ids, self.find(ids, like) if slots is None else slots, like)
 
     def recall(self, ids: Tensor) -> Perturbation:
-        """δ_i of these samples in float32, real tokens first: for those who have no batch of them at hand."""
+        """δ_i of these samples in float32, real tokens first: for those who have no batch of them
+        at hand.
+        """
         rows = self.shard.rows(ids.to(self.device))
         masks, zeros = {}, {}
         for stream, store in self._store.items():
@@ -222,11 +251,14 @@ class PerturbationCache:
             zeros[stream] = torch.zeros(*masks[stream].shape, store.width, device=self.device)
         return self.read(ids, Perturbation(zeros, masks))
 
-    def write(self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int) -> Perturbation:
-        """Blend the cached samples' new Δ into the cache and return what each sample is to be trained on.
+    def write(
+        self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int
+    ) -> Perturbation:
+        """Blend the cached samples' new Δ into the cache and return what each sample is to be
+        trained on.
 
-        A cached sample gets Π(α · old + (1 − α) · Δ), or Δ as it is when it has no old value; an uncached one
-        keeps its own Δ.
+        A cached sample gets Π(α · old + (1 − α) · Δ), or Δ as it is when it has no old value; an
+        uncached one keeps its own Δ.
         """
         slots = self.find(ids, delta)
         old = self._read(ids, slots, delta)
@@ -260,26 +292,38 @@ class PerturbationCache:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the saved values over, after checking that they belong to this data and these cached samples."""
+        """Take the saved values over, after checking that they belong to this data and these cached
+        samples.
+        """
         mine = self.state_dict()
         if set(state) != set(mine):
-            raise ValueError(f"the saved cache holds {sorted(state)}, this one {sorted(mine)}; is it another model's?")
+            raise ValueError(
+                f"the saved cache holds {sorted(state)}, this one {sorted(mine)}; is it another "
+                "model's?"
+            )
         for name, value in mine.items():
             saved = state[name]
             if saved.shape != value.shape or saved.dtype != value.dtype:
                 raise ValueError(
-                    f"the saved cache's {name} is {tuple(saved.shape)} of {saved.dtype}, this run needs "
-                    f"{tuple(value.shape)} of {value.dtype}; resume with the saved run's data and cache options"
+                    f"the saved cache's {name} is {tuple(saved.shape)} of {saved.dtype}, this run "
+                    "needs "
+                    f"{tuple(value.shape)} of {value.dtype}; resume with the saved run's data and "
+                    "cache options"
                 )
             fixed = name == "ids" or name.endswith(".lengths")
             if fixed and not torch.equal(saved.to(value.device), value):
-                raise ValueError(f"the saved cache's {name} differ from this run's; resume with the same data and seed")
+                raise ValueError(
+                    f"the saved cache's {name} differ from this run's; resume with the same data "
+                    "and seed"
+                )
         for name, value in mine.items():
             value.copy_(state[name])
         self._complete = False
 
     def _read(self, ids: Tensor, slots: Tensor, like: Perturbation) -> Perturbation:
-        if len(self.ids) == 0:  # the cache set is small, and of many processes this one has none of it
+        if (
+            len(self.ids) == 0
+        ):  # the cache set is small, and of many processes this one has none of it
             return like.map(lambda values, _: torch.zeros_like(values))
         if self._courier is None:
             values = {
@@ -313,11 +357,15 @@ class PerturbationCache:
         store = self._store[stream]
         parts = store.codec.encode(values)
         store.write(slots, mask, parts)
-        stored = blank_padding(store.codec.decode(parts, torch.float32), mask)  # (B, T, D), as it will be read
+        stored = blank_padding(
+            store.codec.decode(parts, torch.float32), mask
+        )  # (B, T, D), as it will be read
         store.write_means(slots, stored.sum(1) / mask.sum(1, keepdim=True).clamp_min(1))
 
     def _written(self, slots: Tensor) -> Tensor:
-        """Epoch in which these slots were last written, (B,); −1 for never, and for samples that are not cached."""
+        """Epoch in which these slots were last written, (B,); −1 for never, and for samples that
+        are not cached.
+        """
         if len(self.ids) == 0:
             return slots
         return torch.where(slots >= 0, self.written_at[slots.clamp_min(0)], -1)
@@ -327,8 +375,10 @@ class PerturbationCache:
         for stranger in ids[~shard.owns(ids)][:1].tolist():
             if 0 <= stranger < shard.size:
                 raise IndexError(
-                    f"sample id {stranger} belongs to process {stranger % shard.world} of {shard.world}, but came to "
-                    f"process {shard.rank}; take batches from advreg.hf.sharding.ShardBatches, as the trainers do"
+                    f"sample id {stranger} belongs to process {stranger % shard.world} of "
+                    f"{shard.world}, but came to "
+                    f"process {shard.rank}; take batches from advreg.hf.sharding.ShardBatches, as "
+                    "the trainers do"
                 )
             raise IndexError(
                 f"sample id {stranger} is not in the data the method was prepared with "
@@ -343,17 +393,25 @@ class PerturbationCache:
             now, then = mask.sum(1), self.sample_lengths[stream][rows]
             for which in (now != then).nonzero()[:1, 0].tolist():
                 raise ValueError(
-                    f"sample id {int(ids[which])} has {int(now[which])} tokens in stream '{stream}', but had "
-                    f"{int(then[which])} when the method was prepared; the data must not change during training "
-                    "(random augmentation or truncation? then use cache-free methods such as r3f or smart)"
+                    f"sample id {int(ids[which])} has {int(now[which])} tokens in stream "
+                    f"'{stream}', but had "
+                    f"{int(then[which])} when the method was prepared; the data must not change "
+                    "during training "
+                    "(random augmentation or truncation? then use cache-free methods such as r3f "
+                    "or smart)"
                 )
 
-    def _require_sound(self, ids: Tensor, delta: Perturbation, fresh: Perturbation, ball: Ball) -> None:
-        """A δ that is not finite, or outside its ball, must never reach the cache: it would come back in every epoch.
+    def _require_sound(
+        self, ids: Tensor, delta: Perturbation, fresh: Perturbation, ball: Ball
+    ) -> None:
+        """A δ that is not finite, or outside its ball, must never reach the cache: it would come
+        back in every epoch.
 
         The device is waited for once, for all answers together.
         """
-        finite = {stream: self._stays_finite(stream, values) for stream, values in delta.values.items()}
+        finite = {
+            stream: self._stays_finite(stream, values) for stream, values in delta.values.items()
+        }
         inside = ball.holds(fresh)
         if bool(torch.stack([*finite.values(), inside]).all()):
             return
@@ -361,42 +419,59 @@ class PerturbationCache:
             if not bool(fine.all()):
                 dtype = self._store[stream].codec.layout()["rows"][1]
                 raise FloatingPointError(
-                    f"the perturbation of stream '{stream}' is not finite in {dtype} for sample ids "
-                    f"{ids.to(fine.device)[~fine].tolist()}; nothing was cached. Lower step_size or radius, or train "
+                    f"the perturbation of stream '{stream}' is not finite in {dtype} for sample "
+                    "ids "
+                    f"{ids.to(fine.device)[~fine].tolist()}; nothing was cached. Lower step_size "
+                    "or radius, or train "
                     "in bf16 or fp32"
                 )
         raise ValueError(
-            f"the perturbation of sample ids {ids.to(inside.device)[~inside].tolist()} is outside the ball of radius "
-            f"{ball.radius} ({ball.norm} per {ball.scope}); nothing was cached. Project it before it is written"
+            f"the perturbation of sample ids {ids.to(inside.device)[~inside].tolist()} is outside "
+            "the ball of radius "
+            f"{ball.radius} ({ball.norm} per {ball.scope}); nothing was cached. Project it before "
+            "it is written"
         )
 
     def _stays_finite(self, stream: str, values: Tensor) -> Tensor:
-        """Which samples' δ are finite, and are so as they will be stored, (B,); float16 overflows at 65504."""
+        """Which samples' δ are finite, and are so as they will be stored, (B,); float16 overflows
+        at 65504.
+        """
         codec = self._store[stream].codec
         stored = codec.decode(codec.encode(values), torch.float32)
         return (torch.isfinite(values) & torch.isfinite(stored)).flatten(1).all(1)
 
 
-def cache_bytes(tokens: Mapping[str, int], samples: int, widths: Mapping[str, int], dtype: CacheDtype) -> int:
+def cache_bytes(
+    tokens: Mapping[str, int], samples: int, widths: Mapping[str, int], dtype: CacheDtype
+) -> int:
     """What a cache of this many samples with this many real tokens in each stream takes."""
     return sum(
         (tokens[stream] + 1) * bytes_per_row(rows) + samples * bytes_per_row(means)
-        for stream, (rows, means) in {stream: codecs_for(dtype, width) for stream, width in widths.items()}.items()
+        for stream, (rows, means) in {
+            stream: codecs_for(dtype, width) for stream, width in widths.items()
+        }.items()
     )
 
 
 def codecs_for(dtype: CacheDtype, width: int) -> tuple[Codec, Codec]:
-    """How rows are stored, and how their means are: the means serve many samples, so they are never in 4 bits."""
-    return codec_for(dtype, width), codec_for("int8" if dtype in ("int8", "int4") else "float32", width)
+    """How rows are stored, and how their means are: the means serve many samples, so they are never
+    in 4 bits.
+    """
+    return codec_for(dtype, width), codec_for(
+        "int8" if dtype in ("int8", "int4") else "float32", width
+    )
 
 
 def empty_rows(count: int, codec: Codec, place: Place) -> Parts:
     """Room for this many rows, all zero."""
-    return {name: place.zeros((count, *shape), dtype) for name, (shape, dtype) in codec.layout().items()}
+    return {
+        name: place.zeros((count, *shape), dtype) for name, (shape, dtype) in codec.layout().items()
+    }
 
 
 def token_rows(begins: Tensor, cached: Tensor, mask: Tensor, nobody: int) -> Tensor:
-    """Row of each token, (B, T): the k-th *real* token reads the k-th row, whichever side the padding is on.
+    """Row of each token, (B, T): the k-th *real* token reads the k-th row, whichever side the
+    padding is on.
 
     Args:
         begins: where the block of each sample begins, (B,).
@@ -416,4 +491,8 @@ def _select(rows: Tensor, index: Tensor, pinned: bool) -> Tensor:
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The entries whose name starts with the prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,4 +1,6 @@
-"""How a row of a perturbation is stored: as it is, in half precision, or as small integers with a scale."""
+"""How a row of a perturbation is stored: as it is, in half precision, or as small integers with a
+scale.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # what one row takes in
 
 
 class Codec(Protocol):
-    """Rows (..., D) of floats to parts that are stored, and back. Parts of zeros decode to zeros."""
+    """Rows (..., D) of floats to parts that are stored, and back. Parts of zeros decode to
+    zeros.
+    """
 
     def layout(self) -> Layout:
         """Shape and dtype of one row in each part."""
@@ -58,13 +62,17 @@ class Integers:
         return int(2 ** (self.bits - 1)) - 1
 
     def layout(self) -> Layout:
-        stored = (self.width, torch.int8) if self.bits == 8 else ((self.width + 1) // 2, torch.uint8)
+        stored = (
+            (self.width, torch.int8) if self.bits == 8 else ((self.width + 1) // 2, torch.uint8)
+        )
         return {"rows": ((stored[0],), stored[1]), "scales": ((), torch.float32)}
 
     def encode(self, rows: Tensor) -> Parts:
         rows = rows.float()
         scales = rows.abs().amax(-1) / self.most
-        safe = torch.where(scales > 0, scales, 1.0)[..., None]  # a row of zeros, or one that underflows
+        safe = torch.where(scales > 0, scales, 1.0)[
+            ..., None
+        ]  # a row of zeros, or one that underflows
         whole = (rows / safe).round().clamp(-self.most, self.most)
         return {"rows": whole.to(torch.int8) if self.bits == 8 else _pack(whole), "scales": scales}
 
@@ -82,7 +90,9 @@ def codec_for(dtype: CacheDtype, width: int) -> Codec:
 
 def bytes_per_row(codec: Codec) -> int:
     """What one row takes."""
-    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in codec.layout().values())
+    return sum(
+        torch.Size(shape).numel() * dtype.itemsize for shape, dtype in codec.layout().values()
+    )
 
 
 def _pack(whole: Tensor) -> Tensor:

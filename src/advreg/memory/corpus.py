@@ -14,17 +14,21 @@ from advreg.core.shard import Shard
 class Corpus:
     """The training set seen once, sample by sample, in the order of its stable ids 0 … n−1.
 
-    Where several processes train together, each has seen its own samples, and n here is their number.
+    Where several processes train together, each has seen its own samples, and n here is their
+    number.
 
     Args:
         lengths: per stream, the number of real tokens of each sample, (n,).
         widths: per stream, the width D of the embeddings δ is added to.
-        vectors: per stream, the sentence vectors v_i = mean of the token embeddings of sample i, (n, d); the paper's
-            sentence-vector equation.
-        fingerprint: a hash of every token and label of every sample, to notice that the data changed.
+        vectors: per stream, the sentence vectors v_i = mean of the token embeddings of sample i,
+            (n, d); the paper's sentence-vector equation.
+        fingerprint: a hash of every token and label of every sample, to notice that the data
+            changed.
         part: which samples these are; none: all there are.
-        checksum: another hash, of all samples of all processes, that is the same however many there are.
-        items: number of predicted items of each sample, (n,): 1, or its labelled tokens; ``None`` without labels.
+        checksum: another hash, of all samples of all processes, that is the same however many there
+            are.
+        items: number of predicted items of each sample, (n,): 1, or its labelled tokens; ``None``
+            without labels.
     """
 
     lengths: Mapping[str, Tensor]

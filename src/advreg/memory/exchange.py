@@ -1,4 +1,6 @@
-"""What processes that train together tell each other. Every one of them must call, and in the same order."""
+"""What processes that train together tell each other. Every one of them must call, and in the same
+order.
+"""
 
 from __future__ import annotations
 

@@ -19,19 +19,23 @@ from torch import Tensor
 from advreg.core.checks import check_choice
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
-from advreg.memory.lending import Lender
+from advreg.memory.shared_means import Lender
 
 NeighbourChoice = Literal["nearest", "random"]
 SearchMethod = Literal["auto", "exact", "faiss"]
 Advance = Callable[[int], None]
 
-# Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 thousand million multiply-adds a second and
-# thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the next one. On a GPU 4 GiB.
+# Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 thousand million
+# multiply-adds a second and
+# thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the next one. On a
+# GPU 4 GiB.
 _SCORES_ON_CPU = 2**22
 _SCORES_ON_GPU = 2**30
 
-# Multiply-adds (queries · anchors · width) up to which a CPU searches exactly: a minute on two cores. Of 13 000 to
-# 130 000 anchors of width 384 the exact search makes 3 to 4e10 a second and thread (EPYC with AVX2, products and
+# Multiply-adds (queries · anchors · width) up to which a CPU searches exactly: a minute on two
+# cores. Of 13 000 to
+# 130 000 anchors of width 384 the exact search makes 3 to 4e10 a second and thread (EPYC with AVX2,
+# products and
 # selection together), and below this size the making of a faiss index eats most of what it saves.
 EXACT_ON_CPU = 4e12
 _PER_SECOND_AND_THREAD = 3.5e10
@@ -49,17 +53,20 @@ def search(
     rows: Tensor | None = None,
     advance: Advance | None = None,
 ) -> Tensor:
-    """The ``count`` anchors nearest to each query by cosine, (Q, count), by the means that suits the size.
+    """The ``count`` anchors nearest to each query by cosine, (Q, count), by the means that suits
+    the size.
 
     Args:
         queries, anchors, count, device, rows, advance: as in :func:`nearest`.
-        method: ``"exact"``; ``"faiss"``, approximate, see :func:`nearest_by_faiss`; or ``"auto"``: exact on a GPU, and
-            on a CPU up to ``EXACT_ON_CPU`` multiply-adds; beyond them faiss, or where it is not installed exact with
-            a warning.
+        method: ``"exact"``; ``"faiss"``, approximate, see :func:`nearest_by_faiss`; or ``"auto"``:
+            exact on a GPU, and on a CPU up to ``EXACT_ON_CPU`` multiply-adds; beyond them faiss, or
+            where it is not installed exact with a warning.
     """
     device = torch.device(queries.device if device is None else device)
     work = float(queries.shape[0] if rows is None else len(rows)) * anchors.numel()
-    return _searched(choose_method(method, device, work), queries, anchors, count, device, rows, advance)
+    return _searched(
+        choose_method(method, device, work), queries, anchors, count, device, rows, advance
+    )
 
 
 def _searched(
@@ -76,7 +83,9 @@ def _searched(
     return nearest(queries, anchors, count, device=device, rows=rows, advance=advance)
 
 
-def choose_method(method: SearchMethod, device: torch.device, work: float) -> Literal["exact", "faiss"]:
+def choose_method(
+    method: SearchMethod, device: torch.device, work: float
+) -> Literal["exact", "faiss"]:
     """What ``"auto"`` comes to for so many multiply-adds on this device."""
     check_choice("search", method, get_args(SearchMethod))
     if method != "auto":
@@ -87,8 +96,10 @@ def choose_method(method: SearchMethod, device: torch.device, work: float) -> Li
         return "faiss"
     minutes = work / (_PER_SECOND_AND_THREAD * torch.get_num_threads()) / 60
     warnings.warn(
-        f"the exact search for neighbours takes {work:.1e} multiply-adds, about {minutes:.0f} minutes on "
-        f"{torch.get_num_threads()} threads; a GPU takes seconds, and pip install 'advreg[faiss]' makes it an "
+        f"the exact search for neighbours takes {work:.1e} multiply-adds, about {minutes:.0f} "
+        "minutes on "
+        f"{torch.get_num_threads()} threads; a GPU takes seconds, and pip install 'advreg[faiss]' "
+        "makes it an "
         "approximate search of a fraction of that time",
         stacklevel=3,
     )
@@ -105,21 +116,25 @@ def nearest(
     advance: Advance | None = None,
     scores_at_once: int | None = None,
 ) -> Tensor:
-    """The ``count`` anchors of highest cosine similarity to each query, exactly; (Q, d), (A, d) → (Q, count).
+    """The ``count`` anchors of highest cosine similarity to each query, exactly; (Q, d), (A, d) →
+    (Q, count).
 
-    Every query is compared with every anchor, in float32 whatever precision is set for other products. Nearest first,
-    and of anchors whose computed scores are equal the lowest first. With ``count`` = 1 it is the lowest of them that is
-    found; with more it is left open which of the anchors that tie for the last place are. Zero vectors have similarity
-    0 to everything. The same call on the same machine finds the same.
+    Every query is compared with every anchor, in float32 whatever precision is set for other
+    products. Nearest first, and of anchors whose computed scores are equal the lowest first. With
+    ``count`` = 1 it is the lowest of them that is found; with more it is left open which of the
+    anchors that tie for the last place are. Zero vectors have similarity 0 to everything. The same
+    call on the same machine finds the same.
 
     Args:
-        queries: one vector per row; they stay where they are and are sent to the device a few at a time.
+        queries: one vector per row; they stay where they are and are sent to the device a few at a
+            time.
         anchors: the vectors to choose from; all of them are held on the device, in float32.
         count: K.
         device: where to compute; by default where the queries are.
         rows: search for these rows of ``queries`` only, (Q,).
         advance: called with the number of queries done since the last call.
-        scores_at_once: the most similarities to hold at a time, in square tiles; by default 2²² on a CPU, 2³⁰ on a GPU.
+        scores_at_once: the most similarities to hold at a time, in square tiles; by default 2²² on
+            a CPU, 2³⁰ on a GPU.
 
     Returns:
         Indices of anchors, int32, on the CPU.
@@ -136,7 +151,9 @@ def nearest(
         anchors = F.normalize(anchors.to(device).float(), dim=1)
         for first in range(0, total, side):
             part = _sent(_rows(queries, rows, first, first + side), device)
-            found[first : first + side] = _best(F.normalize(part.float(), dim=1), anchors, count, side)
+            found[first : first + side] = _best(
+                F.normalize(part.float(), dim=1), anchors, count, side
+            )
             pace.passed(len(part))
     pace.finish()
     return found.cpu()
@@ -148,15 +165,20 @@ def _best(queries: Tensor, anchors: Tensor, count: int, side: int) -> Tensor:
     found = torch.empty_like(scores, dtype=torch.int64)
     for first in range(0, len(anchors), side):
         new_scores, new = _highest(queries @ anchors[first : first + side].T, count)
-        # what was found before comes first, and the sort is stable: at equal scores the lower anchor stays ahead
-        scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
+        # what was found before comes first, and the sort is stable: at equal scores the lower
+        # anchor stays ahead
+        scores, order = torch.cat([scores, new_scores], dim=1).sort(
+            dim=1, descending=True, stable=True
+        )
         found = torch.cat([found, new + first], dim=1).gather(1, order)
         scores, found = scores[:, :count], found[:, :count]
     return found
 
 
 def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest scores of each row and where they stand, up to ``count``; for several in the order they stand."""
+    """The highest scores of each row and where they stand, up to ``count``; for several in the
+    order they stand.
+    """
     if count == 1:  # one pass over the row, where topk makes several; and the first of equal maxima
         highest = scores.max(dim=1, keepdim=True)
         return highest.values, highest.indices
@@ -169,16 +191,20 @@ def _rows(queries: Tensor, rows: Tensor | None, first: int, end: int) -> Tensor:
 
 
 def _sent(part: Tensor, device: torch.device) -> Tensor:
-    """On the device; from the host through pinned memory, so that the copy waits in the GPU's queue and not here."""
+    """On the device; from the host through pinned memory, so that the copy waits in the GPU's queue
+    and not here.
+    """
     if device.type == "cuda" and part.device.type == "cpu":
         return part.pin_memory().to(device, non_blocking=True)
     return part.to(device)
 
 
 class _Pace:
-    """Reports the parts that are done, and lets the host queue two parts ahead of a GPU but no more.
+    """Reports the parts that are done, and lets the host queue two parts ahead of a GPU but no
+    more.
 
-    Without it the host would queue, and pin, everything at once, and report as done what has only been queued.
+    Without it the host would queue, and pin, everything at once, and report as done what has only
+    been queued.
     """
 
     def __init__(self, device: torch.device, advance: Advance | None) -> None:
@@ -210,9 +236,13 @@ class _Pace:
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """Products of float32 matrices in float32: neither TF32 nor bfloat16, whatever was set, and as set afterwards."""
+    """Products of float32 matrices in float32: neither TF32 nor bfloat16, whatever was set, and as
+    set afterwards.
+    """
     with torch.autocast(device.type, enabled=False):
-        if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch before 2.9 has one setting for all
+        if not hasattr(
+            torch.backends.cuda.matmul, "fp32_precision"
+        ):  # torch before 2.9 has one setting for all
             was = torch.get_float32_matmul_precision()
             torch.set_float32_matmul_precision("highest")
             try:
@@ -239,10 +269,11 @@ def nearest_by_faiss(
     rows: Tensor | None = None,
     advance: Advance | None = None,
 ) -> Tensor:
-    """As :func:`nearest`, but approximately and on the CPU: faiss compares a query with few of the anchors.
+    """As :func:`nearest`, but approximately and on the CPU: faiss compares a query with few of the
+    anchors.
 
-    Needs the extra ``faiss``. The index is described at :func:`faiss_index`. The same call on the same machine finds
-    the same.
+    Needs the extra ``faiss``. The index is described at :func:`faiss_index`. The same call on the
+    same machine finds the same.
     """
     _check_count(count, len(anchors))
     faiss = require_faiss()
@@ -257,7 +288,9 @@ def nearest_by_faiss(
             here = torch.from_numpy(index.search(_unit(part).numpy(), count)[1])
             short = (here < 0).any(1)  # the groups looked through hold fewer anchors
             if bool(short.any()):
-                here[short] = nearest(part[short.to(part.device)], anchors, count, device="cpu").long()
+                here[short] = nearest(
+                    part[short.to(part.device)], anchors, count, device="cpu"
+                ).long()
             found[first : first + len(part)] = here
             if advance is not None:
                 advance(len(part))
@@ -267,16 +300,18 @@ def nearest_by_faiss(
 
 
 def faiss_index(anchors: Any) -> Any:
-    """What :func:`nearest_by_faiss` searches, made of normalised vectors, a numpy array of float32 (A, d) with d even.
+    """What :func:`nearest_by_faiss` searches, made of normalised vectors, a numpy array of float32
+    (A, d) with d even.
 
-    An inverted file by inner product: k-means puts the A anchors into 2√A groups. A query looks through the 64 groups
-    whose centres are nearest, by codes of 4 bits for every two coordinates, and compares the 30·K best exactly. Fewer
-    than 4096 anchors are all compared.
+    An inverted file by inner product: k-means puts the A anchors into 2√A groups. A query looks
+    through the 64 groups whose centres are nearest, by codes of 4 bits for every two coordinates,
+    and compares the 30·K best exactly. Fewer than 4096 anchors are all compared.
 
-    Measured on vectors of width 384 as experiments/neighbour_search.py draws them, ``words`` / ``clusters``, K = 1, in
-    seconds of one CPU: the nearest is found for 99.5 / 99.6 % of the queries among 13 000 anchors, 1.4 times as fast as
-    exactly; for 98.4 / 100 % among 45 000, 3 to 4 times as fast; for 97.1 / 98.8 % among 130 000, 7 to 10 times. The
-    index takes 3, 5 and 13 seconds to make.
+    Measured on vectors of width 384 as experiments/neighbour_search.py draws them, ``words`` /
+    ``clusters``, K = 1, in seconds of one CPU: the nearest is found for 99.5 / 99.6 % of the
+    queries among 13 000 anchors, 1.4 times as fast as exactly; for 98.4 / 100 % among 45 000, 3 to
+    4 times as fast; for 97.1 / 98.8 % among 130 000, 7 to 10 times. The index takes 3, 5 and 13
+    seconds to make.
     """
     faiss = require_faiss()
     size, width = anchors.shape
@@ -297,7 +332,8 @@ def require_faiss() -> Any:
         return importlib.import_module("faiss")
     except ImportError as error:
         raise ValueError(
-            "neighbour_search 'faiss' needs faiss; pip install 'advreg[faiss]' (or faiss-cpu), or choose 'auto' or "
+            "neighbour_search 'faiss' needs faiss; pip install 'advreg[faiss]' (or faiss-cpu), or "
+            "choose 'auto' or "
             "'exact'"
         ) from error
 
@@ -309,37 +345,46 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def strangers(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` different anchors drawn at random for each query, (queries, count), int32; every set is as likely.
+    """``count`` different anchors drawn at random for each query, (queries, count), int32; every
+    set is as likely.
 
-    Floyd's algorithm, for all queries at once: the j-th draw is from the first A − K + j anchors (j from 1), and one
-    that is taken already gives way to the last of these, which cannot be. Never more than (queries, count) is held.
+    Floyd's algorithm, for all queries at once: the j-th draw is from the first A − K + j anchors (j
+    from 1), and one that is taken already gives way to the last of these, which cannot be. Never
+    more than (queries, count) is held.
     """
     _check_count(count, anchors)
     found = torch.empty(queries, count, dtype=torch.int32, device=generator.device)
     for column in range(count):
         last = anchors - count + column
-        drawn = torch.randint(last + 1, (queries,), generator=generator, dtype=torch.int32, device=generator.device)
+        drawn = torch.randint(
+            last + 1, (queries,), generator=generator, dtype=torch.int32, device=generator.device
+        )
         taken = (found[:, :column] == drawn[:, None]).any(1)
         found[:, column] = drawn.masked_fill_(taken, last)
     return found.cpu()
 
 
 def similarities(vectors: Tensor, neighbours: Tensor) -> Tensor:
-    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on the CPU, (Q, K)."""
+    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on
+    the CPU, (Q, K).
+    """
     mine = vectors[:, None].to(neighbours.device)
     return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
 
 
 def _check_count(count: int, anchors: int) -> None:
     if not 1 <= count <= anchors:
-        raise ValueError(f"count must be between 1 and the number of anchors ({anchors}), got {count}")
+        raise ValueError(
+            f"count must be between 1 and the number of anchors ({anchors}), got {count}"
+        )
 
 
 def check_neighbours(count: int, cached: int, remedy: str = "") -> None:
     """Refuse more neighbours than there are cached samples; ``remedy`` is another one."""
     if count > cached:
         raise ValueError(
-            f"neighbours must be at most the number of cached samples ({cached}), got {count}; lower neighbours or "
+            f"neighbours must be at most the number of cached samples ({cached}), got {count}; "
+            "lower neighbours or "
             f"raise cache_fraction{remedy}"
         )
 
@@ -369,7 +414,8 @@ class NeighbourIndex:
         anchors: Mapping[str, Tensor] | None = None,
         shard: Shard | None = None,
     ) -> NeighbourIndex:
-        """Find the neighbours once, before training; (n, K) int32 slots on the CPU, zero for the cached samples.
+        """Find the neighbours once, before training; (n, K) int32 slots on the CPU, zero for the
+        cached samples.
 
         Args:
             vectors: per stream, the sentence vectors, (n, d).
@@ -378,34 +424,48 @@ class NeighbourIndex:
             choice: ``"nearest"`` by cosine similarity; ``"random"`` is the paper's R-K-NN ablation.
             generator: source of the random choice.
             device: where to compare the vectors; by default where they are.
-            search: how; see :func:`search`. What ``"auto"`` comes to is settled for all streams together.
-            advance: called with the number of samples done since the last call; they are n − A for each stream.
-            anchors: per stream, the vectors to choose from, in the order of the slots; by default those of ``cached``.
-            shard: which samples these are; a random choice is the same however many processes make it.
+            search: how; see :func:`search`. What ``"auto"`` comes to is settled for all streams
+                together.
+            advance: called with the number of samples done since the last call; they are n − A for
+                each stream.
+            anchors: per stream, the vectors to choose from, in the order of the slots; by default
+                those of ``cached``.
+            shard: which samples these are; a random choice is the same however many processes make
+                it.
         """
         size = len(next(iter(vectors.values())))
         shard = Shard(size) if shard is None else shard
         if anchors is None:
-            anchors = {stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()}
+            anchors = {
+                stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()
+            }
         lenders = len(next(iter(anchors.values())))
-        scope = "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
+        scope = (
+            "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
+        )
         check_neighbours(count, lenders, scope)
         others = torch.ones(size, dtype=torch.bool)
         others[cached.cpu()] = False
         uncached = others.nonzero()[:, 0]
         device = torch.device(next(iter(vectors.values())).device if device is None else device)
         if choice == "nearest":
-            work = float(len(uncached)) * lenders * sum(vector.shape[1] for vector in vectors.values())
+            work = (
+                float(len(uncached)) * lenders * sum(vector.shape[1] for vector in vectors.values())
+            )
             search = choose_method(search, device, work)
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
-                found = strangers(shard.size, lenders, count, generator)[shard.rank :: shard.world][uncached]
+                found = strangers(shard.size, lenders, count, generator)[shard.rank :: shard.world][
+                    uncached
+                ]
                 if advance is not None:
                     advance(len(uncached))
             else:
                 found = _searched(search, vector, anchors[stream], count, device, uncached, advance)
-            slots[stream] = torch.zeros(size, count, dtype=torch.int32).index_copy_(0, uncached, found)
+            slots[stream] = torch.zeros(size, count, dtype=torch.int32).index_copy_(
+                0, uncached, found
+            )
         return cls(slots)
 
     def to(self, device: torch.device) -> NeighbourIndex:
@@ -413,7 +473,8 @@ class NeighbourIndex:
         return NeighbourIndex({stream: slots.to(device) for stream, slots in self.slots.items()})
 
     def borrow(self, rows: Tensor, lender: Lender, like: Perturbation) -> Perturbation:
-        """δ_{i,ℓ} = mean over j ∈ K_i of the mean over ℓ′ of δ_{j,ℓ′}, the same at every real position ℓ.
+        """δ_{i,ℓ} = mean over j ∈ K_i of the mean over ℓ′ of δ_{j,ℓ′}, the same at every real
+        position ℓ.
 
         Neighbours that were never written do not count; a sample without any gets zero.
 
@@ -424,12 +485,16 @@ class NeighbourIndex:
         """
         values = {}
         for stream, zeros in like.values.items():
-            slots = self.slots[stream][rows.to(self.slots[stream].device)].to(lender.device, torch.int64)  # (B, K)
+            slots = self.slots[stream][rows.to(self.slots[stream].device)].to(
+                lender.device, torch.int64
+            )  # (B, K)
             means = lender.means(stream, slots)  # (B, K, D)
             if lender.complete:
                 mean = means.mean(1)
             else:
                 written = (lender.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
                 mean = (means * written).sum(1) / written.sum(1).clamp_min(1)
-            values[stream] = mean.to(zeros.device, zeros.dtype)[:, None, :] * like.masks[stream][..., None]
+            values[stream] = (
+                mean.to(zeros.device, zeros.dtype)[:, None, :] * like.masks[stream][..., None]
+            )
         return Perturbation(values, like.masks)

@@ -61,7 +61,8 @@ class PredictionStore:
         self.visits = torch.zeros(samples + 1, dtype=torch.int32, device=device)
         self.labels = torch.zeros(samples + 1, dtype=torch.int64, device=device)
         self.rows = {
-            name: torch.zeros(rows + 1, width, dtype=dtype, device=device) for name, (width, dtype) in fields.items()
+            name: torch.zeros(rows + 1, width, dtype=dtype, device=device)
+            for name, (width, dtype) in fields.items()
         }
 
     @property
@@ -76,7 +77,11 @@ class PredictionStore:
             labels: labels of the items, (B,) or (B, T); (B, C) for several labels at once.
             mask: positions that hold an item, (B,) or (B, T).
         """
-        slots, keys, mask = ids.to(self.counts.device), label_keys(labels, mask), mask.reshape(len(ids), -1)
+        slots, keys, mask = (
+            ids.to(self.counts.device),
+            label_keys(labels, mask),
+            mask.reshape(len(ids), -1),
+        )
         fits = mask.sum(1) == self.counts[slots]
         index = token_rows(self.offsets[slots], fits, mask, self._spare)
         seen, same = self.visits[slots] > 0, keys == self.labels[slots]
@@ -90,7 +95,8 @@ class PredictionStore:
     def write(self, found: Found, parts: Parts) -> None:
         """Store the rows of a batch, (B · T, …).
 
-        If a sample occurs twice in the batch, its last prediction is stored. A prediction that is not finite is not.
+        If a sample occurs twice in the batch, its last prediction is stored. A prediction that is
+        not finite is not.
         """
         kept = found.fits & ~_recurs(found.slots) & self._finite(found, parts)
         index = found.index.masked_fill(~kept[:, None], self._spare).flatten()
@@ -118,15 +124,24 @@ class PredictionStore:
         return {**self.rows, "visits": self.visits, "labels": self.labels, "counts": self.counts}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Tensor], counts: Tensor, device: torch.device) -> PredictionStore:
+    def restored(
+        cls, state: Mapping[str, Tensor], counts: Tensor, device: torch.device
+    ) -> PredictionStore:
         """A store with saved contents; the item counts must match."""
         if not torch.equal(state["counts"].cpu(), counts.cpu()):
             raise ValueError(
-                "the saved predictions are of samples with other numbers of labels than this run's; resume with the "
+                "the saved predictions are of samples with other numbers of labels than this "
+                "run's; resume with the "
                 "same data"
             )
-        rows = {name: value for name, value in state.items() if name not in ("visits", "labels", "counts")}
-        store = cls(counts, {name: (value.shape[1], value.dtype) for name, value in rows.items()}, device)
+        rows = {
+            name: value
+            for name, value in state.items()
+            if name not in ("visits", "labels", "counts")
+        }
+        store = cls(
+            counts, {name: (value.shape[1], value.dtype) for name, value in rows.items()}, device
+        )
         for name, value in store.state().items():
             value.copy_(state[name])
         return store

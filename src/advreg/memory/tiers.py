@@ -1,4 +1,6 @@
-"""Where a cache lives: on the device, in host memory, or in a memory-mapped file; and how that is chosen."""
+"""Where a cache lives: on the device, in host memory, or in a memory-mapped file; and how that is
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
 
 DEVICE_SHARE = 0.25
-"""Share of a GPU's free memory that a cache may take unless told otherwise; the optimizer's state is yet to come."""
+"""Share of a GPU's free memory that a cache may take unless told otherwise; the optimizer's state
+is yet to come.
+"""
 HOST_SHARE = 0.5
 """Share of the available host memory that a cache may take."""
 
@@ -29,7 +33,8 @@ class Place:
     Args:
         device: the model's device.
         tier: ``"device"``, ``"host"`` or ``"disk"``.
-        folder: where the file of ``"disk"`` lies; by default the system's folder for temporary files.
+        folder: where the file of ``"disk"`` lies; by default the system's folder for temporary
+            files.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -45,14 +50,17 @@ class Place:
         """A tensor of zeros at this place."""
         if self.tier == "disk":
             return mapped_zeros(shape, dtype, self.folder)
-        return torch.zeros(shape, dtype=dtype, device=self.device if self.tier == "device" else "cpu")
+        return torch.zeros(
+            shape, dtype=dtype, device=self.device if self.tier == "device" else "cpu"
+        )
 
 
 def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None) -> Tensor:
     """Zeros in a file that is mapped into memory.
 
-    The file loses its name at once and its space when the tensor goes, also when the process is killed. The space is
-    reserved before the first write, so that a full disk is an error here and not a crash in mid-training.
+    The file loses its name at once and its space when the tensor goes, also when the process is
+    killed. The space is reserved before the first write, so that a full disk is an error here and
+    not a crash in mid-training.
     """
     count = math.prod(shape)
     where = disk_folder(folder)
@@ -62,7 +70,8 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
             return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(shape)
     except OSError as error:
         raise OSError(
-            f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); free some space, set "
+            f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); "
+            "free some space, set "
             "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='int8'"
         ) from error
 
@@ -72,7 +81,8 @@ def disk_folder(folder: str | None) -> Path:
     where = Path(folder or tempfile.gettempdir())
     if not where.is_dir():
         raise ValueError(
-            f"cache_folder must be a folder that exists, got '{where}'; create it (mkdir -p), or name another"
+            f"cache_folder must be a folder that exists, got '{where}'; create it (mkdir -p), or "
+            "name another"
         )
     return where
 
@@ -94,8 +104,14 @@ def device_budget(device: torch.device, stated_gb: float | None = None) -> float
 
 
 def host_budget() -> float:
-    """Bytes a cache may take in host memory, which the processes that torchrun started on this host share."""
-    return HOST_SHARE * float(psutil.virtual_memory().available) / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    """Bytes a cache may take in host memory, which the processes that torchrun started on this host
+    share.
+    """
+    return (
+        HOST_SHARE
+        * float(psutil.virtual_memory().available)
+        / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    )
 
 
 def _reserve(file: int, size: int) -> None:

@@ -1,17 +1,25 @@
 """The methods: one paper, one file. Importing this package registers them all."""
 
-from advreg.methods.arch import Arch
-from advreg.methods.base import Method, OptionInfo, StepReport, Task, create, describe, registry
-from advreg.methods.freeat import FreeAT
-from advreg.methods.freelb import FreeLB
-from advreg.methods.ols import OLS
+from advreg.methods.adversarial.arch import Arch
+from advreg.methods.adversarial.freeat import FreeAT
+from advreg.methods.adversarial.freelb import FreeLB
+from advreg.methods.adversarial.smart import Smart
+from advreg.methods.base import (
+    Method,
+    ModelView,
+    OptionInfo,
+    StepReport,
+    create,
+    describe,
+    registry,
+)
+from advreg.methods.consistency.ols import OLS
+from advreg.methods.consistency.rdrop import RDrop
+from advreg.methods.consistency.simcut import SimCut
+from advreg.methods.consistency.temporal import Temporal
+from advreg.methods.noise.r3f import R3F
 from advreg.methods.presets import preset
-from advreg.methods.r3f import R3F
-from advreg.methods.rdrop import RDrop
-from advreg.methods.simcut import SimCut
-from advreg.methods.smart import Smart
 from advreg.methods.standard import Standard
-from advreg.methods.temporal import Temporal
 
 __all__ = [
     "OLS",
@@ -20,13 +28,13 @@ __all__ = [
     "FreeAT",
     "FreeLB",
     "Method",
+    "ModelView",
     "OptionInfo",
     "RDrop",
     "SimCut",
     "Smart",
     "Standard",
     "StepReport",
-    "Task",
     "Temporal",
     "create",
     "describe",

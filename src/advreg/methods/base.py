@@ -19,28 +19,36 @@ from advreg.core.divergence import Divergence, Prediction
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
-from advreg.health import MemoryHealth
 from advreg.memory.corpus import Corpus
 from advreg.methods.coerce import coerce
+from advreg.records.diagnostics import MemoryHealth
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
 Update = Callable[[], None]
-Fetch = Callable[[Sequence[Tensor]], Iterable[Batch]]  # groups of sample ids → a batch of each, on the device
+Fetch = Callable[
+    [Sequence[Tensor]], Iterable[Batch]
+]  # groups of sample ids → a batch of each, on the device
 Dropout = Literal["fresh", "shared", "off"]
 Need = Literal["predictions", "perturbation", "ids"]
-"""What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of the samples."""
+"""What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of
+the samples.
+"""
 
 
 class UnsupportedError(ValueError):
     """A method needs what a trainer, a model or a batch does not offer."""
 
 
-class Task(Protocol):
-    """All that a method may know of a model: its predictions on a batch, clean or perturbed, and their loss."""
+class ModelView(Protocol):
+    """All that a method may know of a model: its predictions on a batch, clean or perturbed, and
+    their loss.
+    """
 
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        """f(x + δ) by the pass that computes the task loss. Under data parallelism: one such pass per backward."""
+        """f(x + δ) by the pass that computes the task loss. Under data parallelism: one such pass
+        per backward.
+        """
 
     def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         """f(x + δ) on the bare model: no task loss, and nothing is synchronised."""
@@ -49,22 +57,31 @@ class Task(Protocol):
         """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
 
     def pair(
-        self, batch: Batch, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
+        self,
+        batch: Batch,
+        delta: Perturbation | Cut | None,
+        fuse: bool = True,
+        both_losses: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """f(x) and f(x + δ): one pass over the doubled batch when ``fuse``, two passes otherwise.
 
-        A :class:`Cut` in place of δ sets embeddings to 0. With ``None`` the two differ by their dropout masks alone.
-        The task loss is then of f(x), or with ``both_losses`` the mean of both.
+        A :class:`Cut` in place of δ sets embeddings to 0. With ``None`` the two differ by their
+        dropout masks alone. The task loss is then of f(x), or with ``both_losses`` the mean of
+        both.
         """
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         """f(x) with other values of the trained parameters, without gradient."""
 
     def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        """The task loss at x + δ by the pass that :meth:`logits` makes; the model need not output logits."""
+        """The task loss at x + δ by the pass that :meth:`logits` makes; the model need not output
+        logits.
+        """
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of :meth:`pair`."""
+        """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of
+        :meth:`pair`.
+        """
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The label for each row of logits, and which rows have one: (B,) or (B, T)."""
@@ -73,10 +90,17 @@ class Task(Protocol):
         """What the head predicts: one of several classes, several labels at once, or a value."""
 
     def items(self, batch: Batch) -> Tensor:
-        """The denominator of the task loss: samples, or target tokens, of the whole accumulation group."""
+        """The denominator of the task loss: samples, or target tokens, of the whole accumulation
+        group.
+        """
 
     def divergence(
-        self, clean: Tensor, perturbed: Tensor, batch: Batch, kind: Divergence, detach_clean: bool = False
+        self,
+        clean: Tensor,
+        perturbed: Tensor,
+        batch: Batch,
+        kind: Divergence,
+        detach_clean: bool = False,
     ) -> Tensor:
         """ℓ_v summed (not averaged) over the predicted items of the batch; padding excluded."""
 
@@ -93,10 +117,14 @@ class Task(Protocol):
         """Stable dataset ids of the batch, (B,)."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Within: gradients stay in this process; the next pass outside exchanges them together with its own."""
+        """Within: gradients stay in this process; the next pass outside exchanges them together
+        with its own.
+        """
 
     def dropout(self, mode: Dropout) -> AbstractContextManager[None]:
-        """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout ``off``."""
+        """Within: ``fresh`` masks for each pass, the ``shared`` masks of the first, or dropout
+        ``off``.
+        """
 
     def part(self, batch: Batch, rows: slice) -> Batch:
         """Some of the samples of a batch, padded as they were."""
@@ -116,7 +144,8 @@ class StepReport:
     """What one step did, for the log.
 
     Args:
-        loss: what is minimised; carries the graph of the last point until :meth:`Method.step` has propagated it.
+        loss: what is minimised; carries the graph of the last point until :meth:`Method.step` has
+            propagated it.
         task_loss: the task's part of it, detached.
         penalty: the regulariser, before its weight.
         measures: anything else worth plotting: ‖δ‖, staleness of the cache, …
@@ -130,7 +159,9 @@ class StepReport:
 
 @dataclass(frozen=True)
 class MethodState:
-    """What a method remembers: tensors, and facts (text) that must agree when it is loaded again."""
+    """What a method remembers: tensors, and facts (text) that must agree when it is loaded
+    again.
+    """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -138,7 +169,9 @@ class MethodState:
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over the model per step, averaged over a refresh cycle, in units of one pass over the batch."""
+    """Passes over the model per step, averaged over a refresh cycle, in units of one pass over the
+    batch.
+    """
 
     forward: float
     backward: float
@@ -155,15 +188,20 @@ class Method(ABC):
     needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
     repeats_backward: ClassVar[bool] = False  # does step() call backward more than once?
     updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
-    movable: ClassVar[tuple[str, ...]] = ()  # options that change no result, so that a resumed run may change them
+    movable: ClassVar[
+        tuple[str, ...]
+    ] = ()  # options that change no result, so that a resumed run may change them
 
     @property
     def needs_whole_weights(self) -> str:
-        """The option that needs all weights in every process, and so excludes FSDP; empty if none is set that does."""
+        """The option that needs all weights in every process, and so excludes FSDP; empty if none
+        is set that does.
+        """
         return ""
 
     def require(self, samples: int) -> None:  # noqa: B027 - optional
-        """Refuse, before anything is trained, options that so many samples or this machine do not allow.
+        """Refuse, before anything is trained, options that so many samples or this machine do not
+        allow.
 
         Raises:
             ValueError: with the option, its value and a remedy.
@@ -171,7 +209,9 @@ class Method(ABC):
 
     @property
     def writes_weights(self) -> str:
-        """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if none is set."""
+        """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if
+        none is set.
+        """
         return ""
 
     def concerns(self, epochs: float) -> Sequence[str]:
@@ -184,14 +224,15 @@ class Method(ABC):
         """Look at the training set once, before the first step."""
 
     def begin_memory(self, epoch: float) -> None:  # noqa: B027 - optional
-        """To be called where a run goes on without what the method remembered, as from another trainer's checkpoint.
+        """To be called where a run goes on without what the method remembered, as from another
+        trainer's checkpoint.
 
         Args:
             epoch: where the run stands; 7.5 is the middle of the eighth epoch.
         """
 
     def begin_epoch(  # noqa: B027 - optional
-        self, task: Task, clock: Clock, fetch: Fetch, progress: Progress | None = None
+        self, task: ModelView, clock: Clock, fetch: Fetch, progress: Progress | None = None
     ) -> None:
         """To be called before each epoch by loops that offer ARCH's sweep.
 
@@ -208,16 +249,23 @@ class Method(ABC):
         return False
 
     def expect(self, ids: Tensor) -> None:  # noqa: B027 - optional
-        """These samples come in one of the next steps: a memory that is not on the device starts to bring them."""
+        """These samples come in one of the next steps: a memory that is not on the device starts to
+        bring them.
+        """
 
     @abstractmethod
     def objective(
-        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward,
+        update: Update | None = None,
     ) -> StepReport:
         """What to minimise on this batch, in a report whose ``loss`` is still to be propagated.
 
-        A method that trains on several points propagates all but the last itself. Whoever calls this propagates the
-        last one, so a trainer keeps its own scaling, accumulation and contexts.
+        A method that trains on several points propagates all but the last itself. Whoever calls
+        this propagates the last one, so a trainer keeps its own scaling, accumulation and contexts.
 
         Args:
             task: the model.
@@ -229,20 +277,26 @@ class Method(ABC):
 
     def step(
         self,
-        task: Task,
+        task: ModelView,
         batch: Batch,
         clock: Clock,
         backward: Backward = torch.Tensor.backward,
         update: Update | None = None,
     ) -> StepReport:
-        """Add this batch's gradients to the parameters: :meth:`objective`, and its backward pass."""
+        """Add this batch's gradients to the parameters: :meth:`objective`, and its backward
+        pass.
+        """
         report = self.objective(task, batch, clock, backward, update)
-        if report.loss.requires_grad:  # FreeAT holds micro-batches back until their group is complete
+        if (
+            report.loss.requires_grad
+        ):  # FreeAT holds micro-batches back until their group is complete
             backward(report.loss)
         return replace(report, loss=report.loss.detach())
 
-    def updated(self, task: Task) -> None:  # noqa: B027 - optional
-        """To be called after each optimizer step by methods that follow the weights (SMART's average, R4F)."""
+    def updated(self, task: ModelView) -> None:  # noqa: B027 - optional
+        """To be called after each optimizer step by methods that follow the weights (SMART's
+        average, R4F).
+        """
 
     @abstractmethod
     def passes(self) -> Passes:
@@ -270,7 +324,8 @@ class Method(ABC):
         """Take a saved state over; refuse one that does not belong to this run."""
 
     def redealt(self, states: Iterable[MethodState]) -> MethodState:
-        """This process's state, to be loaded, from the states of all processes of a run with another number of them.
+        """This process's state, to be loaded, from the states of all processes of a run with
+        another number of them.
 
         A method that remembers nothing of single samples remembers the same in every process.
         """
@@ -278,7 +333,11 @@ class Method(ABC):
 
     def options(self) -> dict[str, Any]:
         """The settings by name."""
-        return {option.name: getattr(self, option.name) for option in dataclasses.fields(self) if option.init}
+        return {
+            option.name: getattr(self, option.name)
+            for option in dataclasses.fields(self)
+            if option.init
+        }
 
     def fresh(self, **changes: Any) -> Self:
         """A method that remembers nothing yet, with these options changed."""
@@ -286,7 +345,9 @@ class Method(ABC):
         return type(self)(**{**self.options(), **coerced(self.name, changes, known)})
 
     def decisive_options(self) -> dict[str, Any]:
-        """The settings that decide results, which a resumed run must agree on: all but the movable ones."""
+        """The settings that decide results, which a resumed run must agree on: all but the movable
+        ones.
+        """
         return {name: value for name, value in self.options().items() if name not in self.movable}
 
     @classmethod
@@ -295,7 +356,11 @@ class Method(ABC):
 
         Those that did not exist then have their defaults, which do what was done without them.
         """
-        optional = [option for option in dataclasses.fields(cls) if option.default is not dataclasses.MISSING]
+        optional = [
+            option
+            for option in dataclasses.fields(cls)
+            if option.default is not dataclasses.MISSING
+        ]
         usual = {option.name: option.default for option in optional if option.init}
         options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
         return options
@@ -362,14 +427,17 @@ def coerced(name: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> 
     for given in options:
         if given not in known:
             raise ValueError(
-                f"method '{name}' has no option '{given}'{suggest(given, known)}; it has {', '.join(known) or 'none'}"
+                f"method '{name}' has no option '{given}'{suggest(given, known)}; it has "
+                f"{', '.join(known) or 'none'}"
             )
     return {given: coerce(given, value, known[given]) for given, value in options.items()}
 
 
 def _lookup(name: str) -> type[Method]:
     if name not in registry:
-        raise ValueError(f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}")
+        raise ValueError(
+            f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}"
+        )
     return registry[name]
 
 

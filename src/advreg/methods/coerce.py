@@ -1,4 +1,6 @@
-"""Values for options as they come from a command line or a file: text turned into what the option takes."""
+"""Values for options as they come from a command line or a file: text turned into what the option
+takes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def coerce(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the type ``hint``, or an error that names the option, the value and what it takes.
+    """``value`` as the type ``hint``, or an error that names the option, the value and what it
+    takes.
 
     Example:
         >>> coerce("refresh_every", "none", int | None), coerce("radius", "0.5", float), coerce("fuse", "no", bool)
@@ -40,7 +43,9 @@ def type_text(hint: Any) -> str:
         ('int or none', 'l2 | linf')
     """
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join("none" if kind is type(None) else type_text(kind) for kind in get_args(hint))
+        return " or ".join(
+            "none" if kind is type(None) else type_text(kind) for kind in get_args(hint)
+        )
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:

@@ -12,15 +12,15 @@ from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
-from advreg.core.fitting import Fitting
 from advreg.core.perturbation import Perturbation
+from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock, Onset, Ramp
-from advreg.methods.base import Batch, Dropout, StepReport, Task, option
+from advreg.methods.base import Batch, Dropout, ModelView, StepReport, option
 
 START_AT = "share of the planned updates before which the step is standard training"
 
 
-def plain(task: Task, batch: Batch) -> StepReport:
+def plain(task: ModelView, batch: Batch) -> StepReport:
     """What standard training minimises."""
     loss = task.loss_at(batch)
     return StepReport(loss, loss.detach())
@@ -32,7 +32,9 @@ class WeightOptions:
 
     weight: float = option(1.0, "λ, weight of the penalty")
     start_at: float = option(0.0, START_AT)
-    ramp: Ramp = option("constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does")
+    ramp: Ramp = option(
+        "constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does"
+    )
 
     def __post_init__(self) -> None:
         check_not_negative("weight", self.weight)
@@ -47,7 +49,11 @@ class WeightOptions:
         return self.onset.weight(self.weight, clock)
 
     def total(
-        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
+        self,
+        task_loss: Tensor,
+        penalty: Tensor,
+        clock: Clock,
+        measures: Mapping[str, Tensor | float] | None = None,
     ) -> StepReport:
         """L + λ · penalty, to be descended."""
         loss = task_loss + self.weight_at(clock) * penalty
@@ -58,21 +64,33 @@ class WeightOptions:
 class TargetOptions(WeightOptions):
     """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
-    normalise: bool = option(False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty")
+    normalise: bool = option(
+        False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty"
+    )
 
     def weight_at(self, clock: Clock) -> float:
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
 
     def total(
-        self, task_loss: Tensor, penalty: Tensor, clock: Clock, measures: Mapping[str, Tensor | float] | None = None
+        self,
+        task_loss: Tensor,
+        penalty: Tensor,
+        clock: Clock,
+        measures: Mapping[str, Tensor | float] | None = None,
     ) -> StepReport:
         report = super().total(task_loss, penalty, clock, measures)
-        return replace(report, loss=report.loss / (1 + self.weight_at(clock))) if self.normalise else report
+        return (
+            replace(report, loss=report.loss / (1 + self.weight_at(clock)))
+            if self.normalise
+            else report
+        )
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:
-        """One row of logits per label position: virtual tokens of prompt tuning come first and have no label."""
+        """One row of logits per label position: virtual tokens of prompt tuning come first and have
+        no label.
+        """
         if logits.dim() > 2:
             logits = logits[:, logits.shape[1] - labels.shape[1] :]
         return logits.flatten(0, -2)
@@ -82,9 +100,13 @@ class TargetOptions(WeightOptions):
 class PenaltyOptions(WeightOptions):
     """The regulariser λ · ℓ_v and how the two predictions in it are made."""
 
-    divergence: Divergence = option("kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions")
+    divergence: Divergence = option(
+        "kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions"
+    )
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
-    dropout: Dropout = option("fresh", "dropout masks of the passes of a step: fresh, shared or off")
+    dropout: Dropout = option(
+        "fresh", "dropout masks of the passes of a step: fresh, shared or off"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,14 +114,24 @@ class PenaltyOptions(WeightOptions):
         check_choice("dropout", self.dropout, get_args(Dropout))
 
     def descend(
-        self, task: Task, batch: Batch, clock: Clock, clean: Tensor, perturbed: Tensor, delta: Perturbation
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        clean: Tensor,
+        perturbed: Tensor,
+        delta: Perturbation,
     ) -> StepReport:
         """L + λ ℓ_v, to be descended."""
         penalty = self.penalty(task, batch, clean, perturbed)
-        return self.total(task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()})
+        return self.total(
+            task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()}
+        )
 
-    def penalty(self, task: Task, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
-        """ℓ_v with the denominator of the task loss, so that λ means the same at every batch size."""
+    def penalty(self, task: ModelView, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
+        """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
+        size.
+        """
         total = task.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
         return total / task.items(batch)
 
@@ -110,18 +142,26 @@ class AscentOptions(PenaltyOptions):
 
     radius: float = option(0.1, "ε, radius of the ball the perturbation stays in")
     norm: Norm = option("l2", "norm of the ball: l2 or linf")
-    scope: Scope = option("sample", "what the ball measures: the sample (all its tokens together) or each token")
+    scope: Scope = option(
+        "sample", "what the ball measures: the sample (all its tokens together) or each token"
+    )
     ascent_steps: int = option(3, "S, gradient-ascent steps")
     step_size: float = option(0.1, "η, size of an ascent step")
-    step_rule: StepRule = option("normalised", "step along g/‖g‖ (normalised), g (gradient) or its sign")
-    step_end: EndRule = option("project", "after a step: project into the ball, or rescale onto its surface")
-    start: StartKind = option("uniform", "start of the ascent: uniform on the ball's surface, or normal")
+    step_rule: StepRule = option(
+        "normalised", "step along g/‖g‖ (normalised), g (gradient) or its sign"
+    )
+    step_end: EndRule = option(
+        "project", "after a step: project into the ball, or rescale onto its surface"
+    )
+    start: StartKind = option(
+        "uniform", "start of the ascent: uniform on the ball's surface, or normal"
+    )
     start_scale: float = option(1e-5, "standard deviation of a normal start")
     _fitting: Fitting = field(default_factory=Fitting, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.ball, self.ascent, self.origin  # built once to refuse bad values here and not in training  # noqa: B018
+        _ = self.ball, self.ascent, self.origin  # refuses bad values before training
 
     @property
     def ball(self) -> Ball:
@@ -135,20 +175,26 @@ class AscentOptions(PenaltyOptions):
     def origin(self) -> Start:
         return Start(self.start, self.start_scale)
 
-    def worst_case(self, task: Task, batch: Batch, clean: Tensor, steps: int | None = None) -> Perturbation:
+    def worst_case(
+        self, task: ModelView, batch: Batch, clean: Tensor, steps: int | None = None
+    ) -> Perturbation:
         """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start; ``steps`` in place of S if given.
 
-        The clean prediction is a constant here: only δ moves. Samples do not depend on each other, so where memory runs
-        out a part of the batch is climbed at a time.
+        The clean prediction is a constant here: only δ moves. Samples do not depend on each other,
+        so where memory runs out a part of the batch is climbed at a time.
         """
         ascent = self.ascent if steps is None else replace(self.ascent, steps=steps)
         start = self.origin.draw(task.zeros(batch), self.ball)
 
         def climb(rows: slice) -> Perturbation:
-            part, target = (batch, clean) if rows == whole else (task.part(batch, rows), clean[rows])
+            part, target = (
+                (batch, clean) if rows == whole else (task.part(batch, rows), clean[rows])
+            )
 
             def objective(delta: Perturbation) -> Tensor:
-                return task.divergence(target.detach(), task.probe(part, delta), part, self.divergence)
+                return task.divergence(
+                    target.detach(), task.probe(part, delta), part, self.divergence
+                )
 
             return ascend(objective, start.part(rows), ascent, self.ball, task.gradient)
 

@@ -1,12 +1,15 @@
-"""Settings by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the training itself.
+"""Settings by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the
+training itself.
 
-``translation`` and ``understanding`` are those of ARCH's paper; ``fine-tuning`` is what our own study of a pretrained
-encoder has as its default (docs/results/studies.md). Of the other methods a family has what they do not work without.
+``translation`` and ``understanding`` are those of ARCH's paper; ``fine-tuning`` is what our own
+study of a pretrained encoder has as its default (docs/results/studies.md). Of the other methods a
+family has what they do not work without.
 
-By the paper's text alone the ascent of ``understanding`` is inert: a plain gradient times 1e-4 leaves δ at its random
-start. The paper refers to MT-DNN for details, so the rest is from its code: δ enters behind the LayerNorm of the
-embeddings (``site="block"``, a setting of the training), each word's gradient is divided by its largest entry (until
-August 2020), and δ is rescaled to ε (since then). docs/methods/arch.md shows what each reading does.
+By the paper's text alone the ascent of ``understanding`` is inert: a plain gradient times 1e-4
+leaves δ at its random start. The paper refers to MT-DNN for details, so the rest is from its code:
+δ enters behind the LayerNorm of the embeddings (``site="block"``, a setting of the training), each
+word's gradient is divided by its largest entry (until August 2020), and δ is rescaled to ε (since
+then). docs/methods/arch.md shows what each reading does.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ Preset = Literal["translation", "understanding", "fine-tuning"]
 
 _HAVE_PRESETS = ("arch", "smart")
 
-# Zuo et al. 2021, appendix "Machine Translation Experiments" and "Natural Language Understanding Experiments".
+# Zuo et al. 2021, appendix "Machine Translation Experiments" and "Natural Language Understanding
+# Experiments".
 _PAPER: dict[str, dict[str, Any]] = {
     "translation": {
         "start": "uniform",
@@ -54,7 +58,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "fine-tuning": {**_PAPER["translation"], "ascent_steps": 1, "refresh_every": 3},
 }
 _NEEDED: dict[tuple[str, str], dict[str, Any]] = {
-    # They train on perturbed text alone: in their own balls a model that starts from nothing learnt nothing of the
+    # They train on perturbed text alone: in their own balls a model that starts from nothing learnt
+    # nothing of the
     # source (docs/results/translation.md).
     ("translation", "freelb"): {"radius": 0.03, "step_size": 0.03},
     ("translation", "freeat"): {
@@ -99,7 +104,8 @@ _TRAINING: dict[str, dict[str, Any]] = {
         "training": {"train_sampling_strategy": "group_by_length"},  # or much of a batch is padding
     },
 }
-# Batch size, learning rate and dropout of BERT by task: a table that the paper's source holds, commented out.
+# Batch size, learning rate and dropout of BERT by task: a table that the paper's source holds,
+# commented out.
 _CHOSEN: dict[str, tuple[int, float, float]] = {
     "rte": (16, 1e-4, 0.0),
     "mrpc": (8, 2e-4, 0.1),

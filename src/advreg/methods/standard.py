@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advreg.core.schedule import Clock
-from advreg.methods.base import Backward, Batch, Method, Passes, StepReport, Task, Update, register
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Method,
+    ModelView,
+    Passes,
+    StepReport,
+    Update,
+    register,
+)
 from advreg.methods.options import plain
 
 
@@ -19,7 +28,12 @@ class Standard(Method):
     needs = frozenset()
 
     def objective(
-        self, task: Task, batch: Batch, clock: Clock, backward: Backward, update: Update | None = None
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward,
+        update: Update | None = None,
     ) -> StepReport:
         return plain(task, batch)
 

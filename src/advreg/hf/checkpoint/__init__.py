@@ -1,0 +1,1 @@
+"""Checkpoints: sealed, complete, and resumed to the bit."""

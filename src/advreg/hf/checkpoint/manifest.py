@@ -1,0 +1,174 @@
+"""Whether a checkpoint can be trusted: a manifest with the size and the digest of every file,
+written last.
+
+A checkpoint is written under a temporary name, brought to the disk, sealed, and only then given its
+own name. So a folder of that name is whole, and what happens to it later (a truncated or changed
+file, a folder of another run) shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from advreg.records.run import RecordError, load_as, save_as, stays_inside, sync_folder
+
+MANIFEST_FILE = "advreg_manifest.json"
+STAGING = (
+    "_saving"  # where checkpoints are written; uploads to the hub leave out what begins with _
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The files of a checkpoint. SHA-256, because processors have instructions for it: under a
+    second for a GB.
+
+    Args:
+        run: token of the run it belongs to.
+        sizes, digests: of each file, by its path in the folder.
+        since: the first step that belongs to the run, which began at a checkpoint of another
+            Trainer below that step.
+        at: when it was sealed, in seconds since 1970.
+    """
+
+    run: str
+    sizes: dict[str, int]
+    digests: dict[str, str]
+    since: int = field(default=0, metadata={"later": True})
+    at: float = field(default=0.0, metadata={"later": True})
+    schema: int = 1
+
+
+def seal(folder: Path, run: str, since: int = 0) -> None:
+    """Bring every file of a folder to the disk, and write the manifest of them; see
+    :class:`Manifest`.
+    """
+    sizes, digests = {}, {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST_FILE:
+            name = path.relative_to(folder).as_posix()
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            sizes[name] = path.stat().st_size
+        elif path.is_dir():
+            sync_folder(path)
+    save_as(
+        folder / MANIFEST_FILE,
+        Manifest(run=run, sizes=sizes, digests=digests, since=since, at=time.time()),
+    )
+
+
+def publish(staged: Path, folder: Path) -> None:
+    """Give a sealed folder its own name; one that has the name is replaced."""
+    if folder.exists():
+        os.rename(folder, _aside(folder))
+    os.rename(staged, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a checkpoint, in such a way that no half of one has its name."""
+    with suppress(OSError):  # one that cannot be deleted stays
+        os.rename(folder, aside := _aside(folder))
+        shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    """A place for a checkpoint that is to be deleted; what a kill leaves there, the next run
+    clears.
+    """
+    aside = folder.parent / STAGING / f"{folder.name}.old"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(exist_ok=True)
+    return aside
+
+
+def flaw(folder: Path, run: str | None = None) -> str | None:
+    """What is wrong with a checkpoint, or nothing.
+
+    Args:
+        folder: the checkpoint.
+        run: token of the run it must be of; none: of any.
+    """
+    try:
+        manifest = load_as(folder / MANIFEST_FILE, Manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return (
+            f"{MANIFEST_FILE} is missing, so it was not saved to its end; if a Trainer without "
+            "advreg saved it, move "
+            "it to another folder"
+        )
+    except (OSError, RecordError) as error:
+        return f"{MANIFEST_FILE} cannot be read ({error})"
+    if run is not None and manifest.run != run:
+        return "it belongs to another run"
+    return next(_flaws(folder, manifest), None)
+
+
+def _flaws(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for name, size in manifest.sizes.items():
+        path = folder / name
+        if not stays_inside(name):
+            yield f"{MANIFEST_FILE} names '{name}', which is not in the folder"
+            continue
+        try:
+            found = path.stat().st_size
+            if found != size:
+                yield f"{name} has {found} bytes instead of {size}"
+                continue
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != manifest.digests.get(name):
+                    yield f"{name} is not what was saved (its checksum differs)"
+        except OSError as error:
+            yield f"{name} cannot be read ({error.strerror})"
+
+
+# ---- whose checkpoints they are
+
+
+def new_token() -> str:
+    """A token for a run that begins."""
+    return secrets.token_hex(8)
+
+
+def token_of(checkpoint: Path) -> str:
+    """Token of the run that a whole checkpoint is of."""
+    return load_as(checkpoint / MANIFEST_FILE, Manifest).run
+
+
+def claimed(folder: Path) -> str | None:
+    """Token of the run that a folder belongs to: the run that sealed a checkpoint last; None if
+    there is none.
+    """
+    latest = _latest(folder)
+    return None if latest is None else latest.run
+
+
+def _latest(folder: Path) -> Manifest | None:
+    """The manifest that was written last among a folder's checkpoints."""
+    found = []
+    for path in folder.glob(f"checkpoint-*/{MANIFEST_FILE}"):
+        with suppress(OSError, RecordError):
+            found.append(load_as(path, Manifest))
+    return max(found, key=lambda manifest: manifest.at, default=None)
+
+
+def is_foreign(checkpoint: Path) -> bool:
+    """Whether a checkpoint was saved without advreg: it holds no file of ours, and no run of ours
+    claims it.
+    """
+    if any(checkpoint.glob("advreg_*")):
+        return False
+    step, latest = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name), _latest(checkpoint.parent)
+    return step is None or latest is None or int(step[1]) < latest.since

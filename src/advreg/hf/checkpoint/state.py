@@ -1,0 +1,216 @@
+"""A method's memory beside the model's weights, and which checkpoint of a run is whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign
+from advreg.hf.checkpoint.ranks import METHOD_FILE, method_file, method_files, remove_others
+from advreg.methods.base import Method, MethodState
+
+logger = logging.getLogger(__name__)
+
+_STATE_FILE = "trainer_state.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used for this run."""
+
+
+class IncompleteCheckpointError(CheckpointError, FileNotFoundError):
+    """A checkpoint lacks the file in which the stock Trainer looks up where the run stands."""
+
+
+def save_method(
+    method: Method,
+    folder: Path,
+    tally: Mapping[str, Any] | None = None,
+    rank: int = 0,
+    world: int = 1,
+) -> None:
+    """Write what the method remembers: tensors, and as metadata its name, options and facts.
+
+    Args:
+        method: the method.
+        folder: the checkpoint's folder.
+        tally: running totals of the run (passes, seconds) that a resumed run goes on counting from.
+        rank, world: this process and how many there are; each writes a file of its own.
+    """
+    state = method.state()
+    facts = {
+        "method": method.name,
+        "options": json.dumps(method.options(), sort_keys=True),
+        "facts": json.dumps(dict(state.facts)),
+        "tally": json.dumps(dict(tally or {})),
+    }
+    tensors = {name: value.detach().contiguous().cpu() for name, value in state.tensors.items()}
+    folder.mkdir(
+        parents=True, exist_ok=True
+    )  # the Trainer's first process makes it, and may not have yet
+    save_file(tensors, str(folder / method_file(rank, world)), metadata=facts)
+    if rank == 0:
+        remove_others(folder, world)
+
+
+def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
+    """Give the method back what it remembered, if it is the same method with the same options;
+    returns the tally.
+
+    A run of another number of processes is dealt anew; see
+    :meth:`~advreg.methods.base.Method.redealt`. After another Trainer's checkpoint the method
+    begins with an empty memory, and the tally is empty.
+    """
+    paths = method_files(folder)
+    if not paths:
+        if method.remembers and not is_foreign(folder):
+            raise CheckpointError(f"{folder} holds no {METHOD_FILE}, as with save_only_model")
+        _begin_memory(method, folder, rank)
+        return {}
+    tallies: list[dict[str, Any]] = []
+
+    def states() -> Iterator[MethodState]:
+        for path in paths if len(paths) != world else paths[rank : rank + 1]:
+            tensors, facts = _read(method, path)
+            tallies.append(json.loads(facts.get("tally", "{}")))
+            yield MethodState(tensors, json.loads(facts.get("facts", "{}")))
+
+    method.load_state(next(states()) if len(paths) == world else method.redealt(states()))
+    return tallies[0]
+
+
+def _begin_memory(method: Method, folder: Path, rank: int) -> None:
+    """Say, once, that a run goes on without what its method would remember."""
+    if (wrong := _state_fault(folder / _STATE_FILE)) is not None:
+        raise CheckpointError(f"{folder} cannot be used: {wrong}; it is no checkpoint")
+    epoch = float(json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")).get("epoch") or 0)
+    method.begin_memory(epoch)
+    if method.remembers and rank == 0:
+        logger.warning(
+            "%s was saved without advreg: %s remembers nothing yet, and its memory begins at epoch "
+            "%g",
+            folder.name,
+            method.name,
+            epoch,
+        )
+
+
+def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file, if it is of the same method with the same options."""
+    try:
+        with safe_open(
+            str(path), framework="pt"
+        ) as file:  # on the host: a cache may be larger than the GPU
+            facts: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); go on from an earlier checkpoint"
+        ) from error
+    if facts.get("method") != method.name:
+        raise CheckpointError(
+            f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}"
+        )
+    saved = method.as_then(json.loads(facts.get("options", "{}")))
+    changed = [
+        f"{name} {saved.get(name)} → {value}"
+        for name, value in json.loads(json.dumps(method.decisive_options())).items()
+        if saved.get(name) != value
+    ]
+    if changed:
+        raise CheckpointError(
+            f"options of {method.name} differ from the checkpoint's: {', '.join(changed)}; resume "
+            "with the saved ones"
+        )
+    return tensors, facts
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoints of a run by step, newest first."""
+    found = {
+        int(match.group(1)): folder
+        for folder in run.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", folder.name)) and folder.is_dir()
+    }
+    return dict(sorted(found.items(), reverse=True))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint; 0 if there is none."""
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:
+    """The newest checkpoint of a run that can be used; a warning says what is wrong with each newer
+    one.
+
+    Args:
+        run: folder of the run.
+        remembers: must the checkpoint hold what a method remembers?
+    """
+    token = claimed(run)
+    for folder in checkpoints(run).values():
+        wrong = _fault(folder, token, remembers)
+        if wrong is None:
+            return folder
+        logger.warning("%s is not used: %s. The checkpoint before it is tried", folder.name, wrong)
+    return None
+
+
+def require_whole(folder: Path, remembers: bool = True) -> None:
+    """Refuse a checkpoint that cannot be used; see :func:`last_whole_checkpoint`."""
+    wrong = _fault(folder, None, remembers) if folder.is_dir() else "there is no such folder"
+    if wrong is None:
+        return
+    lacks_state = folder.is_dir() and not (folder / _STATE_FILE).exists()
+    raise (IncompleteCheckpointError if lacks_state else CheckpointError)(
+        f"Can't find a valid checkpoint at {folder}: {wrong}. Choose an earlier one, or "
+        "resume_from_checkpoint=True, "
+        "which takes the last one that can be used"
+    )
+
+
+def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
+    """Delete the checkpoints that were saved first until ``limit`` are left; never one of ``keep``.
+
+    The Trainer's own rotation orders by number where all were saved within a second, and would then
+    delete the newest in favour of a damaged one with a higher number.
+    """
+    if limit is None or limit <= 0:
+        return
+    oldest = sorted(
+        (folder for folder in checkpoints(run).values() if folder not in keep),
+        key=lambda folder: folder.stat().st_mtime_ns,
+    )
+    excess = len(checkpoints(run)) - max(limit, len(keep))
+    for folder in oldest[: max(0, excess)]:
+        discard(folder)
+
+
+def _fault(folder: Path, token: str | None, remembers: bool) -> str | None:
+    """Why a run cannot go on from a checkpoint, or nothing."""
+    wrong = None
+    if not is_foreign(folder):
+        wrong = flaw(folder, token)
+        if wrong is None and remembers and not method_files(folder):
+            wrong = f"it holds no {METHOD_FILE}, as with save_only_model"
+    return wrong or _state_fault(folder / _STATE_FILE)
+
+
+def _state_fault(path: Path) -> str | None:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"it holds no {path.name}"
+    except (OSError, ValueError) as error:
+        return f"{path.name} cannot be read ({error})"
+    return None

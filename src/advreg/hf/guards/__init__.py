@@ -1,0 +1,1 @@
+"""What a training checks before and while it runs."""

@@ -1,0 +1,16 @@
+"""What a trainer, a model or a batch does not offer, and which methods can do without."""
+
+from __future__ import annotations
+
+from advreg.methods.base import Need, UnsupportedError, registry
+
+__all__ = ["UnsupportedError", "refusal"]
+
+
+def refusal(need: Need, reason: str, remedy: str = "") -> UnsupportedError:
+    """The error to raise: the reason, a remedy if there is one, and the methods without this
+    need.
+    """
+    others = ", ".join(name for name, kind in registry.items() if need not in kind.needs)
+    advice = f"{remedy}, or choose" if remedy else "choose"
+    return UnsupportedError(f"{reason}; {advice} a method that works here: {others}")

@@ -1,0 +1,49 @@
+"""The random generators: kept as they were around work that must leave no trace, and set back for
+shared masks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def kept_randomness(seed: int | None = None) -> Iterator[None]:
+    """Afterwards Python's, numpy's and torch's generators are where they were.
+
+    Args:
+        seed: where they begin inside; by default where they are.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    with torch.random.fork_rng(gpus):
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def random_states() -> list[Tensor]:
+    """States of torch's generators, which dropout draws from: the CPU's and every GPU's."""
+    return [
+        torch.get_rng_state(),
+        *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []),
+    ]
+
+
+def set_random_states(states: list[Tensor]) -> None:
+    """Back to states that :func:`random_states` gave."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])

@@ -1,0 +1,1 @@
+"""Work-arounds for other libraries; README.md says what each does and when it can go."""

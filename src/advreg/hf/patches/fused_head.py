@@ -1,0 +1,57 @@
+"""TRL's fused head computes a loss without logits; here are the same fields, from the logits that a
+penalty needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from advreg.core.divergence import widen
+from advreg.hf.view.head import IGNORED, Head
+
+FUSED_HEAD = "fused_lm_head"
+_ROWS_AT_ONCE = 2048  # positions whose entropy is computed at once
+
+
+def fused_head_output(logits: Tensor, labels: Tensor, head: Head, output: Any) -> Any:
+    """What TRL's patched forward pass returns: per-token fields that are zero where there is no
+    label.
+
+    Args:
+        logits: of the clean copy, (B, T, V).
+        labels: as the collator made them, (B, T).
+        head: of the model.
+        output: of the plain forward pass.
+    """
+    from trl.trainer.utils import FusedCausalLMOutput
+
+    logits, labels = logits[:, :-1], head.aligned(logits, labels)[1][:, :-1]
+    mask = labels != IGNORED
+    losses = F.cross_entropy(
+        widen(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    log_probs = -losses.view(labels.shape)
+    entropy, is_top1 = _measures(logits[mask].detach(), labels[mask])
+    aux_loss = getattr(output, "aux_loss", None)
+    return FusedCausalLMOutput(
+        loss=-log_probs.sum() / mask.sum().clamp(min=1),
+        log_probs=log_probs,
+        entropy=torch.zeros_like(log_probs).masked_scatter(mask, entropy),
+        is_top1=torch.zeros_like(mask).masked_scatter(mask, is_top1),
+        label_mask=mask,
+        aux_loss=aux_loss,
+    )
+
+
+@torch.no_grad()
+def _measures(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Entropy of each prediction, (N,), and whether its most likely entry is the label."""
+    entropies = [torch.zeros(0, device=logits.device)]
+    for rows in torch.split(logits, _ROWS_AT_ONCE):
+        log_p = F.log_softmax(widen(rows), dim=-1)
+        entropies.append(-(log_p.exp() * log_p).sum(-1).float())
+    return torch.cat(entropies), logits.argmax(-1) == labels

@@ -1,0 +1,251 @@
+"""The prediction head of a model: what it predicts, and the loss its own forward pass computes,
+where that is known.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from advreg.core.divergence import Divergence, Prediction, divergence, widen
+from advreg.hf.patches.compile_layers import compiled
+from advreg.hf.view.injection import has_decoder
+
+IGNORED = -100
+
+_VOCABULARY = 1024  # classes from which a pass over the logits is worth compiling
+_ONE_LABEL_EACH = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForMaskedLM",
+    "ForNextSentencePrediction",
+)
+_CROSS_ENTROPIES = {"CrossEntropyLoss", "cross_entropy", "loss_function"}
+
+
+class Head:
+    """What a model's logits mean.
+
+    Args:
+        core: the Hugging Face model without wrappers.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self._has_decoder = has_decoder(core)
+        self.compiles = False  # compile passes over the logits of a vocabulary
+
+    # ---- which loss the model computes itself
+
+    def computes(self, labels: Tensor | None) -> bool:
+        """Whether :meth:`loss` is the loss that the model's forward pass computes from these
+        labels.
+
+        True for the heads of transformers whose forward pass ends in a plain mean over labels. Then
+        advreg can keep the labels out of a doubled pass and compute the loss of the clean half. Any
+        other model computes its own.
+        """
+        if not isinstance(labels, Tensor) or self.adds_router_loss() or not self._has_plain_loss:
+            return False
+        return not (
+            labels.is_floating_point() and {"log_softmax", "LogSoftmax"} & self._names
+        )  # DeBERTa's soft labels
+
+    @property
+    def ignores_items(self) -> bool:
+        """Whether a model of transformers takes a number of items to divide its loss by, and takes
+        the mean anyway.
+        """
+        if not self._is_the_library_s or not self._has_plain_loss:
+            return False
+        return "loss_function" not in self._names or type(self._core).__name__.endswith(
+            "ForSequenceClassification"
+        )
+
+    @cached_property
+    def _has_plain_loss(self) -> bool:
+        if not self._is_the_library_s or not _CROSS_ENTROPIES & self._names:
+            return False
+        if self._has_decoder:
+            return (
+                "loss_function" not in self._names
+                or self._core.loss_function is not ForCausalLMLoss
+            )
+        if self.shifts:
+            return "loss_function" in self._names  # others expect labels that are shifted already
+        return type(self._core).__name__.endswith(_ONE_LABEL_EACH)
+
+    @cached_property
+    def _is_the_library_s(self) -> bool:
+        """Whether forward pass and loss function are transformers' own, or liger's equivalents of
+        them.
+        """
+        replaced = "_loss_function" in vars(self._core) or _patched(self._core)
+        own_loss = getattr(type(self._core), "loss_function", None) is PreTrainedModel.loss_function
+        return (
+            own_loss
+            and not replaced
+            and _forward_of(self._core).__module__.startswith(("transformers.", "liger_"))
+        )
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The names that the forward pass looks up."""
+        return frozenset(getattr(_forward_of(self._core), "__code__", _empty.__code__).co_names)
+
+    def adds_router_loss(self, inputs: Mapping[str, Any] | None = None) -> bool:
+        """Whether a mixture of experts computes the loss of its router, over all rows, in a pass
+        with these inputs.
+        """
+        config = self._core.config
+        configured = (config, getattr(config, "text_config", None))
+        asked = (inputs or {}).get("output_router_logits")
+        return bool(asked) or any(
+            getattr(part, "output_router_logits", False) for part in configured
+        )
+
+    @cached_property
+    def shifts(self) -> bool:
+        """Whether logits at t predict the label at t + 1, as in a causal language model."""
+        core = self._core
+        return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
+
+    # ---- losses
+
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        items: Tensor | int | None = None,
+        smoothing: float = 0.0,
+    ) -> Tensor:
+        """The sum of the losses of all items, divided by ``items``; the mean over this batch's if
+        none are given.
+        """
+        kind = self.prediction(logits, labels)
+        logits, aligned = self.aligned(logits, labels)
+        if kind == "value":
+            total = (
+                (widen(logits).reshape(aligned.shape) - aligned.to(widen(logits).dtype))
+                .square()
+                .sum()
+            )
+        elif kind == "labels":
+            total = F.binary_cross_entropy_with_logits(
+                widen(logits), aligned.to(widen(logits).dtype), reduction="sum"
+            )
+        else:
+            total = self._over(cross_entropy, logits)(
+                logits.flatten(0, -2), aligned.flatten(), smoothing
+            )
+        return total / (counted(aligned) if items is None else items)
+
+    def divergence(
+        self,
+        clean: Tensor,
+        perturbed: Tensor,
+        labels: Tensor | None,
+        kind: Divergence,
+        detach_clean: bool = False,
+    ) -> Tensor:
+        """ℓ_v summed over the predicted items."""
+        prediction = self.prediction(clean, labels)
+        measure = self._over(divergence, clean)
+        rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
+        moved = measure(*rows, kind, prediction, detach_clean).view(
+            clean.shape[:-1]
+        )  # (B,) or (B, T)
+        if prediction != "classes" or labels is None:
+            return moved.sum()
+        moved, labels = self.aligned(moved, labels)
+        return moved.masked_fill(labels == IGNORED, 0.0).sum()
+
+    def count(self, labels: Tensor) -> Tensor:
+        """Samples (classification, regression) or target tokens of a batch."""
+        return counted(labels[:, 1:] if self.shifts and not labels.is_floating_point() else labels)
+
+    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels position by position, and which of them count; of a regression all samples
+        do.
+        """
+        if labels.is_floating_point():
+            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        labels = self.aligned(labels, labels)[1]
+        return labels, labels != IGNORED
+
+    def prediction(self, logits: Tensor, labels: Tensor | None) -> Prediction:
+        """What the head predicts, by the rule of transformers: ``problem_type``, else the type of
+        the labels.
+        """
+        problem = getattr(self._core.config, "problem_type", None)
+        if logits.dim() == 2 and problem is None and labels is not None:
+            if logits.shape[-1] == 1:
+                problem = "regression"
+            elif labels.is_floating_point():
+                problem = "multi_label_classification"
+        if problem == "regression":
+            return "value"
+        return "labels" if problem == "multi_label_classification" else "classes"
+
+    def aligned(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and the labels they are for, position by position.
+
+        Virtual tokens of prompt tuning come first and have no labels.
+        """
+        if (
+            labels.dim() > 1
+            and not labels.is_floating_point()
+            and predictions.shape[1] > labels.shape[1]
+        ):
+            labels = F.pad(labels, (predictions.shape[1] - labels.shape[1], 0), value=IGNORED)
+        if self.shifts:  # the labels move, because moving the logits would copy them
+            labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        return predictions, labels
+
+    def _over(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
+        return compiled(function) if self.compiles and logits.shape[-1] >= _VOCABULARY else function
+
+
+def counted(labels: Tensor) -> Tensor:
+    """Labels that count, at least 1; of a regression all do, since −100.0 is a value like any
+    other.
+    """
+    if labels.is_floating_point():
+        return torch.tensor(labels.numel(), device=labels.device)
+    return (labels != IGNORED).sum().clamp_min(1)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """The sum over items of −log p(label), smoothed; (N, C), (N,) → (); ignored labels left out."""
+    return F.cross_entropy(
+        widen(logits),
+        labels,
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def _forward_of(core: Any) -> Any:
+    return inspect.unwrap(type(core).forward)
+
+
+def _patched(core: Any) -> bool:
+    """Whether the forward pass of this one model was replaced; accelerate's wrapper and TRL's fused
+    head do not change what it computes from labels."""
+    forward = vars(core).get("forward")
+    module = getattr(inspect.unwrap(forward), "__module__", "") if forward is not None else ""
+    return forward is not None and not module.startswith(
+        ("transformers.", "accelerate.", "trl.", "liger_")
+    )
+
+
+def _empty() -> None: ...

@@ -1,0 +1,99 @@
+"""Passes of one step, and what they cost by their arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from advreg.core.perturbation import Cut, Perturbation
+from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.view.view import HFModelView
+from advreg.methods.base import Backward, Batch, Passes
+
+FORWARD, BACKWARD, TOWARDS_DELTA = 1 / 3, 2 / 3, 1 / 3
+"""Arithmetic of a pass in steps of Standard: a backward makes gradients of weights and of
+activations, and each of them takes what the forward takes; towards δ alone there are no gradients
+of weights."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Passes per step, and their arithmetic in steps of Standard."""
+
+    forward: float
+    backward: float
+    arithmetic: float
+
+    def times(self, factor: float) -> Cost:
+        return Cost(self.forward * factor, self.backward * factor, self.arithmetic * factor)
+
+
+class MeteredTask(CountingTask):
+    """Counts passes, and how many forwards' graphs each backward goes through: two, for clean and
+    perturbed.
+    """
+
+    def __init__(self, task: HFModelView) -> None:
+        self.passes = PassCount()
+        super().__init__(task, self.passes)
+        self._towards_delta = 0
+        self._trained_through = 0
+        self._propagating = False
+
+    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._watched(super().logits(batch, delta))
+
+    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._watched(super().peek(batch, delta))
+
+    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+        return self._watched(super().loss_at(batch, delta))
+
+    def pair(
+        self,
+        batch: Batch,
+        delta: Perturbation | Cut | None,
+        fuse: bool = True,
+        both_losses: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        clean, perturbed = super().pair(batch, delta, fuse, both_losses)
+        return self._watched(clean), self._watched(perturbed)
+
+    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
+        self._towards_delta += 1
+        return super().gradient(objective, delta)
+
+    def counted(self, backward: Backward) -> Backward:
+        inner = super().counted(backward)
+
+        def propagate(loss: Tensor) -> None:
+            self._propagating = True
+            try:
+                inner(loss)
+            finally:
+                self._propagating = False
+
+        return propagate
+
+    def cost(self, steps: int) -> Cost:
+        """Per step."""
+        forward, backward = self.passes.forward / steps, self.passes.backward / steps
+        trained, towards = self._trained_through / steps, self._towards_delta / steps
+        return Cost(
+            forward, backward, forward * FORWARD + trained * BACKWARD + towards * TOWARDS_DELTA
+        )
+
+    def _watched(self, result: Tensor) -> Tensor:
+        if result.requires_grad:
+            result.register_hook(self._arrived)  # type: ignore[no-untyped-call]
+        return result
+
+    def _arrived(self, _: Tensor) -> None:
+        self._trained_through += self._propagating
+
+
+def penalty_cost(passes: Passes, ascent_steps: int) -> Cost:
+    """Of a method that trains on a clean and a perturbed pass after ``ascent_steps`` ascents."""
+    arithmetic = 2 * (FORWARD + BACKWARD) + ascent_steps * (FORWARD + TOWARDS_DELTA)
+    return Cost(passes.forward, passes.backward, arithmetic)

@@ -1,0 +1,1 @@
+"""Kinds of task: their models, batches and trainers."""

@@ -1,0 +1,1 @@
+"""One run: its settings, its plan, its training and its record."""

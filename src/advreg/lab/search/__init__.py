@@ -1,0 +1,1 @@
+"""Many runs: comparisons, studies, probes, and the pool that works them off."""

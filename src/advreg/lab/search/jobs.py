@@ -1,0 +1,190 @@
+"""A training run as a job for the runner: described by values, carried out in whatever process it
+is sent to.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advreg.hf.checkpoint.manifest import STAGING
+from advreg.hf.guards.nonfinite import NonFiniteLossError
+from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.runs.bases import AnySettings
+from advreg.lab.runs.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
+from advreg.lab.runs.workloads import Workload, load_workload, source_of
+from advreg.lab.search.pool import Tell
+from advreg.records import run as records
+from advreg.records.diagnostics import HEALTH_FILE
+
+_DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
+_OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
+_loaded: OrderedDict[str, Workload] = OrderedDict()
+_compiled_for = ""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Train on the rest of the training data and evaluate on ``share`` of it; dev is not
+    touched.
+    """
+
+    share: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """One run of a method with a seed; as a callable, the work of a
+    :class:`~advreg.lab.search.pool.Job`.
+
+    Args:
+        settings: of the task, the model and the method.
+        method: its name.
+        seed: of weights and order.
+        folder: of checkpoints and record.
+        held_out: tune on training data alone; none: train on all of it and evaluate on dev.
+        keep_model: leave model and checkpoints once the record is written.
+    """
+
+    settings: AnySettings
+    method: str
+    seed: int
+    folder: Path
+    held_out: HeldOut | None = None
+    keep_model: bool = False
+
+    def __call__(self, tell: Tell) -> records.RunRecord:
+        """Train, or go on from the last checkpoint; returns the record, which is also in the
+        folder.
+        """
+        quiet_libraries()
+        _forget_other_graphs(
+            f"{self.settings.task} {self.settings.model} {self.settings.site} {self.method}"
+        )
+        try:
+            name, shown = (
+                f"{self.method}-seed{self.seed}: ",
+                f"{'/'.join(self.folder.parts[-3:])}: ",
+            )
+            notice = lambda text: tell.notice(text.replace(name, shown))  # noqa: E731
+            done = self._workload().run(
+                self.settings, self.method, self.seed, self.folder, tell.step, notice
+            )
+            self.tidy()
+            return done
+        except NonFiniteLossError:
+            self.tidy()
+            raise
+        finally:
+            _free_memory()
+
+    def _workload(self) -> Workload:
+        """The samples; a worker keeps those of its last runs."""
+        source = source_of(self.settings)
+        if self.held_out is None:
+            return _kept(source, lambda: load_workload(self.settings))
+        share, seed = self.held_out.share, self.held_out.seed
+        return _kept(
+            f"{source} {share} {seed}", lambda: load_workload(self.settings).held_out(share, seed)
+        )
+
+    def cost(self, samples: int) -> float:
+        """The time it takes beside other runs of the model: the samples that all its forward passes
+        see.
+        """
+        return samples * self.settings.epochs * self.settings.method(self.method).passes().forward
+
+    def facts(self, fingerprint: str) -> dict[str, Any]:
+        """What must be the same for the run to be the same, as it is kept in a file."""
+        facts: dict[str, Any] = json.loads(
+            json.dumps(run_facts(self.settings, fingerprint, self.method, self.seed))
+        )
+        return facts
+
+    def settled(self, fingerprint: str) -> records.RunRecord | None:
+        """The record of a run that need not be repeated: it finished, or its loss was not finite,
+        as it would be again.
+
+        A run of other data (by their fingerprint) or settings in the same folder is an error that
+        names them.
+        """
+        if not (self.folder / PLAN_FILE).is_file():
+            return None
+        agree(f"the run in {self.folder}", self.folder, self.facts(fingerprint), resume=True)
+        if not (self.folder / RECORD_FILE).is_file():
+            return None
+        record = records.load(self.folder / RECORD_FILE)
+        if record.outcome.status != "finished" and not has_diverged(record):
+            return None
+        self.tidy()
+        return record
+
+    def tidy(self) -> None:
+        """Delete what is of no use once the record is written: the model and the checkpoints; of
+        tuning, health too.
+        """
+        if self.keep_model:
+            return
+        for name in _OF_NO_USE:
+            for folder in self.folder.glob(name):
+                shutil.rmtree(folder, ignore_errors=True)
+        if self.held_out is not None:
+            (self.folder / HEALTH_FILE).unlink(missing_ok=True)
+
+
+class Environment:
+    """That of many runs: of the process that hands them out, with the devices that they say they
+    were made on.
+    """
+
+    def __init__(self) -> None:
+        self._here = records.capture_environment()
+        self._devices: set[str] = set()
+
+    def saw(self, run: records.RunRecord) -> None:
+        """Take a run's device in."""
+        self._devices |= {str(device) for device in (run.environment.get("device"),) if device}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self._here, "device": ", ".join(sorted(self._devices)) or None}
+
+
+def has_diverged(record: records.RunRecord) -> bool:
+    """Did the run end because its loss was not a finite number?"""
+    return (record.outcome.error or "").startswith(NonFiniteLossError.__name__)
+
+
+def _kept(key: str, load: Callable[[], Workload]) -> Workload:
+    if key not in _loaded:
+        while len(_loaded) >= _DATA_SETS_KEPT:
+            _loaded.popitem(last=False)
+        _loaded[key] = load()
+    _loaded.move_to_end(key)
+    return _loaded[key]
+
+
+def _forget_other_graphs(kind: str) -> None:
+    """Further runs of a kind need not be compiled again; the graphs of others count towards
+    torch.compile's limit.
+    """
+    global _compiled_for
+    if kind != _compiled_for and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    _compiled_for = kind
+
+
+def _free_memory() -> None:
+    """Leave nothing of this run to the next one in the process, but for its compiled graphs."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,318 @@
+"""What ``advreg study`` is asked to do: a method, what is varied of it, and the baselines beside
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from advreg.lab.runs.bases import AnySettings, read_bases, read_config, read_seeds, split, varied
+from advreg.lab.runs.plans import run_facts, writable
+from advreg.lab.runs.settings import SettingsError, read_toml
+from advreg.lab.search.grids import TUNABLE
+from advreg.methods import create, describe, registry
+from advreg.methods.base import suggest
+from advreg.methods.coerce import coerce
+
+DEFAULT_GRID = Path(__file__).with_name("study.toml")
+DEFAULT = "default"
+_FURTHER = (
+    "site",
+    "neighbour_embeddings",
+)  # settings that may be varied, though they are not tuned
+_OWN_KINDS: dict[str, type] = {"baselines": list, "keep_models": bool}
+_GRID, _STUDIES, _TITLE, _POINTS, _LABEL = "grid", "studies", "title", "points", "label"
+
+
+@dataclass(frozen=True)
+class PointSpec:
+    """One point of a study: what stands below it, and what is set."""
+
+    label: str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """One study: a panel of the picture."""
+
+    name: str
+    title: str
+    points: tuple[PointSpec, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a run is made with.
+
+    Args:
+        name: METHOD/default, or METHOD/ and what differs from that.
+        method: its method.
+        changes: options and settings that differ from the default's in effect.
+        settings: of the run.
+    """
+
+    name: str
+    method: str
+    changes: Mapping[str, Any]
+    settings: AnySettings
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Everything that decides what ``advreg study`` computes.
+
+    Args:
+        base: what all runs share; its methods are the one that is studied and the baselines.
+        method: the one that is studied.
+        studies: what is varied.
+        keep_models: leave models and checkpoints.
+    """
+
+    base: AnySettings
+    method: str
+    studies: tuple[StudySpec, ...]
+    keep_models: bool = False
+
+    def __post_init__(self) -> None:
+        for study in self.studies:
+            for point in study.points:
+                self.variant(self.method, point.changes)  # checked as they are made
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.base.seeds
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        return tuple(name for name in self.base.methods if name != self.method)
+
+    def variants(self) -> dict[str, Variant]:
+        """Every different setting that is needed, by name: of the baselines, and of the points of
+        all studies.
+        """
+        found = [self.variant(method, {}) for method in self.baselines]
+        found += [
+            self.variant(self.method, point.changes)
+            for study in self.studies
+            for point in study.points
+        ]
+        return {variant.name: variant for variant in found}
+
+    def variant(self, method: str, changes: Mapping[str, Any]) -> Variant:
+        """The settings of a point; those that come to the same are one."""
+        usual = self._effective(self.base, method)
+        asked = self._effective(self._varied(method, changes), method)
+        differing = {name: asked[name] for name in asked if asked[name] != usual[name]}
+        told = (
+            ",".join(f"{name}={shown_value(value)}" for name, value in differing.items()) or DEFAULT
+        )
+        folder = re.sub(r"[^\w.,=+-]+", "_", told)
+        return Variant(f"{method}/{folder}", method, differing, self._varied(method, differing))
+
+    def _varied(self, method: str, changes: Mapping[str, Any]) -> AnySettings:
+        known = {option.name for option in describe(method)}
+        own = {name: value for name, value in changes.items() if name in known}
+        common = {name: value for name, value in changes.items() if name not in known}
+        return varied(self.base, method, common, own)
+
+    def _effective(self, settings: AnySettings, method: str) -> dict[str, Any]:
+        """All that a run depends on; a refresh that comes after the last epoch is as good as
+        none.
+        """
+        facts = run_facts(settings, "", method, 0)
+        options = dict(facts.pop("options"))
+        every = options.get("refresh_every")
+        if every is not None and every >= settings.epochs:
+            options["refresh_every"] = None
+        return {**facts, **options}
+
+    def notes(self) -> list[str]:
+        """Which points cannot differ, and why."""
+        found = []
+        for study in self.studies:
+            labels: dict[str, list[str]] = {}
+            for point in study.points:
+                labels.setdefault(self.variant(self.method, point.changes).name, []).append(
+                    point.label
+                )
+            told = [", ".join(same) for same in labels.values() if len(same) > 1]
+            found += [
+                f"study {study.name}: {same} are the same with {self.base.epochs} epochs"
+                for same in told
+            ]
+        blends = any("ema" in point.changes for study in self.studies for point in study.points)
+        if blends and self._effective(self.base, self.method)["refresh_every"] is None:
+            found.append(
+                "ema changes nothing while the cache is filled once; give a --refresh-every below "
+                "--epochs"
+            )
+        return found
+
+
+def read_study(
+    config: Path | None,
+    grid: Path | None,
+    names: Sequence[str],
+    flags: Mapping[str, Any],
+    training: Mapping[str, Any],
+    **own: Any,
+) -> StudySettings:
+    """Defaults, then the config file (that of ``advreg train``), then the flags; a later one wins.
+
+    Args:
+        config: TOML file with any of the settings, ``baselines``, ``keep_models``, and a table
+            ``[grid]`` of studies.
+        grid: TOML file of what is varied; if not given the config's, or the shipped one.
+        names: studies of it to make; none: those its ``studies`` names, or all.
+        flags: settings and options of methods.
+        training: fields of TrainingArguments.
+        own: ``method``, ``baselines``, ``keep_models``; ``None`` is not given.
+    """
+    file = read_config(config, _OWN_KINDS, [_GRID])
+    given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
+    method = given.pop("method", "arch")
+    if method not in registry:
+        raise SettingsError(
+            f"unknown method '{method}'{suggest(method, registry)}; there are {', '.join(registry)}"
+        )
+    baselines = [
+        name for name in split(given.pop("baselines", ["smart", "standard"])) if name != method
+    ]
+    values = {**file.settings, **flags, "methods": [method, *baselines]}
+    values["seeds"] = read_seeds(values.get("seeds", 3))
+    bases = read_bases(file, values, training, usual_preset=True)
+    if len(bases) > 1:
+        raise SettingsError(
+            f"task must be one for a study, got {', '.join(bases)}; make a study of each"
+        )
+    (base,) = bases.values()
+    if grid is None and _GRID in file.tables:
+        tables, source = file.tables[_GRID], f"grid of '{config}'"
+    else:
+        tables, source = read_toml(grid or DEFAULT_GRID), f"grid '{grid or DEFAULT_GRID}'"
+    return StudySettings(base, method, read_grid(tables, source, names, base, method), **given)
+
+
+def read_grid(
+    content: Mapping[str, Any], source: str, names: Sequence[str], base: AnySettings, method: str
+) -> tuple[StudySpec, ...]:
+    """The studies of a grid, each of its points checked and its values read as what the method
+    takes.
+
+    Args:
+        content: a table for each study, and perhaps ``studies``, the usual ones.
+        source: what it is called in errors.
+        names: studies to make.
+        base: settings that the points change.
+        method: the one that is studied.
+    """
+    tables = {name: table for name, table in content.items() if name != _STUDIES}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise SettingsError(f"{source}: {name} must be a table, [{name}], got {table!r}")
+    if not tables:
+        raise SettingsError(
+            f"{source} must hold at least one study, got none; --write-grid writes an example"
+        )
+    chosen = split(names) or content.get(_STUDIES, list(tables))
+    if not isinstance(chosen, list) or len({*map(str, chosen)}) != len(chosen):
+        raise SettingsError(f"studies must be different names, got {chosen!r}")
+    for name in chosen:
+        if name not in tables:
+            raise SettingsError(
+                f"{source} has no study '{name}'{suggest(str(name), tables)}; it has "
+                f"{', '.join(tables)}"
+            )
+    return tuple(_study(name, tables[name], base, method) for name in chosen)
+
+
+def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) -> StudySpec:
+    title, further = table.get(_TITLE, name), table.get(_POINTS, [])
+    if not isinstance(title, str):
+        raise SettingsError(f"study {name}: {_TITLE} must be a text, got {title!r}")
+    if not isinstance(further, list) or not all(
+        isinstance(point, Mapping) and point for point in further
+    ):
+        raise SettingsError(
+            f"study {name}: {_POINTS} must be a list of tables such as {{ radius = 0.1 }}, got "
+            f"{further!r}"
+        )
+    points: list[PointSpec] = []
+    for option, values in table.items():
+        if option in (_TITLE, _POINTS):
+            continue
+        if not isinstance(values, list) or not values:
+            raise SettingsError(
+                f"study {name}: {option} must be a list of values, at least one, got {values!r}"
+            )
+        points += [_point(name, {option: value}, base, method) for value in values]
+    points += [_point(name, point, base, method) for point in further]
+    labels = [point.label for point in points]
+    if not points or len(set(labels)) < len(labels):
+        raise SettingsError(
+            f"study {name} must have points with different labels, at least one, got {labels}"
+        )
+    return StudySpec(name, title, tuple(points))
+
+
+def _point(study: str, table: Mapping[str, Any], base: AnySettings, method: str) -> PointSpec:
+    changes = {
+        name: _read(study, name, value, base, method)
+        for name, value in table.items()
+        if name != _LABEL
+    }
+    label = table.get(_LABEL, ", ".join(map(shown_value, changes.values())))
+    if not isinstance(label, str) or not label:
+        raise SettingsError(f"study {study}: {_LABEL} must be a text, not empty, got {label!r}")
+    return PointSpec(label, changes)
+
+
+def _read(study: str, name: str, value: Any, base: AnySettings, method: str) -> Any:
+    """A value as the method's option or the setting takes it."""
+    options = [option.name for option in describe(method)]
+    settings = [known for known in (*_FURTHER, *TUNABLE) if hasattr(base, known)]
+    if name in options:
+        return create(method, **{name: value}).options()[name]
+    if name in settings:
+        return coerce(name, value, get_type_hints(type(base))[name])
+    raise SettingsError(
+        f"study {study} has the unknown option '{name}'{suggest(name, [*options, *settings])}; "
+        f"{method} has "
+        f"{', '.join(options) or 'none'}; of the settings there are {', '.join(settings)}"
+    )
+
+
+def shown_value(value: Any) -> str:
+    """A value as labels and names show it.
+
+    Example:
+        >>> shown_value(0.10), shown_value(None), shown_value("block")
+        ('0.1', 'none', 'block')
+    """
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_grid(path: Path) -> None:
+    """Write the shipped grid to a new file, to be edited."""
+    if path.exists():
+        raise SettingsError(
+            f"write-grid must be a new file, got '{path}', which exists; choose another name"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(DEFAULT_GRID.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def choose_folder(settings: StudySettings) -> Path:
+    """The folder that was named, or one that the same command finds again."""
+    base = settings.base
+    named = (
+        f"runs/study-{base.task}-{Path(base.model).name}" if base.output is None else base.output
+    )
+    return writable(Path(named))

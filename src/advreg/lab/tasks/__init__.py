@@ -1,0 +1,1 @@
+"""Data sets, and how a prediction on them is scored."""

@@ -1,0 +1,51 @@
+"""Asking a GPU whether all is well without waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LateCheck:
+    """A check whose answer is looked at when the next one is put, or when :meth:`settle` asks for
+    it.
+
+    Reading a flag off a GPU makes the host wait for all that is queued there; a step that is bound
+    by launching kernels then loses what it was ahead. Here the flag travels to the host behind the
+    work, and by the next step it has arrived. What lives on the host is looked at immediately.
+    """
+
+    def __init__(self) -> None:
+        self._flag: Tensor | None = None  # on the host, where the answer arrives
+        self._arrived: Any = None
+        self._complain: Callable[[], None] | None = None  # there is an answer under way
+
+    def put(self, fine: Tensor, complain: Callable[[], None]) -> None:
+        """Call ``complain``, which raises, unless ``fine``; for a flag on a GPU not now but
+        soon.
+        """
+        self.settle()
+        if fine.device.type != "cuda":
+            if not bool(fine):
+                complain()
+            return
+        if self._flag is None:
+            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._flag.copy_(fine, non_blocking=True)
+        self._arrived.record()
+        self._complain = complain
+
+    def settle(self) -> None:
+        """Look at the answer that is under way, if there is one; waits for no later work than it
+        was put behind.
+        """
+        complain, self._complain = self._complain, None
+        if complain is None:
+            return
+        self._arrived.synchronize()
+        if not bool(self._flag):
+            complain()

@@ -1,0 +1,81 @@
+"""Bringing rows from host memory or disk to the device, ahead of time where the next samples are
+known.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Bundle = dict[str, Tensor]
+
+_MOST_AWAITED = 64  # batches gathered ahead at most; an accumulation group is rarely larger
+
+
+class Courier:
+    """Gathers the rows of a batch in a worker thread and copies them on a stream of its own while
+    the model computes.
+
+    Args:
+        gather: the rows of these samples, on the host, in pinned memory if ``device`` is a GPU;
+            runs in the worker.
+        device: where they are to go.
+    """
+
+    def __init__(self, gather: Callable[[Tensor], Bundle], device: torch.device) -> None:
+        self._gather = gather
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._worker: ThreadPoolExecutor | None = None
+        self._awaited: OrderedDict[tuple[int, ...], Future[tuple[Bundle, Any]]] = OrderedDict()
+
+    def expect(self, ids: Tensor) -> None:
+        """These samples will be asked for soon: start on their rows now."""
+        key = _key(ids)
+        if key in self._awaited:
+            return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="advreg-cache")
+        while len(self._awaited) >= _MOST_AWAITED:
+            self._awaited.popitem(last=False)
+        self._awaited[key] = self._worker.submit(self._fetch, ids.cpu())
+
+    def bring(self, ids: Tensor) -> Bundle:
+        """The rows of these samples on the device: those under way if they were expected, else
+        gathered now.
+        """
+        awaited = self._awaited.pop(_key(ids), None)
+        bundle, arrived = self._fetch(ids.cpu()) if awaited is None else awaited.result()
+        if arrived is not None:
+            here = torch.cuda.current_stream(self._device)
+            here.wait_event(arrived)
+            for rows in bundle.values():
+                rows.record_stream(here)
+        return bundle
+
+    def forget(self, ids: Tensor) -> None:
+        """The rows of these samples are about to change: what was gathered of them ahead is of no
+        use.
+        """
+        changed = set(_key(ids))
+        for key in [key for key in self._awaited if not changed.isdisjoint(key)]:
+            self._awaited.pop(key).cancel()
+
+    def _fetch(self, ids: Tensor) -> tuple[Bundle, Any]:
+        bundle = self._gather(ids)
+        if self._stream is None:
+            return bundle, None
+        with torch.cuda.stream(self._stream):
+            near = {name: rows.to(self._device, non_blocking=True) for name, rows in bundle.items()}
+            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._stream)
+        return near, arrived
+
+
+def _key(ids: Tensor) -> tuple[int, ...]:
+    return tuple(ids.tolist())

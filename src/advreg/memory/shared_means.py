@@ -1,0 +1,101 @@
+"""Who lends to samples without a perturbation: a cache, or all caches of a run with many processes
+together.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from advreg.memory.cache import PerturbationCache
+from advreg.memory.codec import Codec, Parts
+from advreg.memory.exchange import gathered
+
+
+class Lender(Protocol):
+    """The mean rows of a set of cached samples, by slot; a
+    :class:`~advreg.memory.cache.PerturbationCache` is one.
+    """
+
+    written_at: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the means arrive."""
+
+    @property
+    def complete(self) -> bool:
+        """Has every one of the samples been written?"""
+
+    def means(self, stream: str, slots: Tensor) -> Tensor:
+        """Mean row of each of these samples, (..., D)."""
+
+
+class SharedMeans:
+    """The mean rows of the whole cache set X, as all processes had them at the last :meth:`gather`.
+
+    A borrowed perturbation needs one mean row of each neighbour and nothing else, so |X|·D numbers
+    per stream, in the precision they are stored in, are all that processes exchange: once per
+    refresh, since means change in no other epoch. Slots are places in the sorted cache set, as they
+    are for one process alone.
+
+    Args:
+        cache: this process's own.
+        cached: ids of the whole cache set, sorted, (A,).
+    """
+
+    def __init__(self, cache: PerturbationCache, cached: Tensor) -> None:
+        self.cache = cache
+        self._cached = cached.to(cache.device)
+        self.written_at = torch.full_like(self._cached, -1)
+        self._means: dict[str, tuple[Codec, Parts]] = {}
+        self._complete = False
+
+    def gather(self) -> None:
+        """Bring the means of all processes; every one of them must call it."""
+        self.written_at = self._whole(self.cache.written_at)
+        for stream in self.cache.sample_lengths:
+            codec, parts = self.cache.stored_means(stream)
+            self._means[stream] = codec, {name: self._whole(part) for name, part in parts.items()}
+        self._complete = bool((self.written_at >= 0).all())
+
+    def _whole(self, mine: Tensor) -> Tensor:
+        return assembled(mine, self._cached, self.cache.shard.world)
+
+    @property
+    def device(self) -> torch.device:
+        return self.cache.device
+
+    @property
+    def complete(self) -> bool:
+        return self._complete
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that arrive with each :meth:`gather`, and are held from then on."""
+        stored = (self.cache.stored_means(stream)[1] for stream in self.cache.sample_lengths)
+        return sum(
+            len(self._cached) * part[:1].nbytes for parts in stored for part in parts.values()
+        )
+
+    def means(self, stream: str, slots: Tensor) -> Tensor:
+        if not self._means:
+            raise RuntimeError(
+                "the processes have not exchanged their means; call method.begin_epoch(task, "
+                "clock, fetch) before each "
+                "epoch, as the trainers do, or set neighbour_scope='shard'"
+            )
+        codec, parts = self._means[stream]
+        return codec.decode({name: part[slots] for name, part in parts.items()}, torch.float32)
+
+
+def assembled(mine: Tensor, cached: Tensor, world: int) -> Tensor:
+    """Rows of the whole cache set in its order, (A, …), from those that every process has of its
+    own samples.
+    """
+    whole = mine.new_empty(len(cached), *mine.shape[1:])
+    for rank, part in enumerate(gathered(mine, world)):
+        whole[cached % world == rank] = part
+    return whole

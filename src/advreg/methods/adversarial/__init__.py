@@ -1,0 +1,1 @@
+"""Methods that search for the worst perturbation."""

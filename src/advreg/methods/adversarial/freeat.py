@@ -1,0 +1,146 @@
+"""FreeAT (Shafahi et al. 2019): the gradient of the input comes free with each update of the
+weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from advreg.core.ascent import Ascent, StepRule
+from advreg.core.ball import Ball, Norm, Scope
+from advreg.core.checks import check_choice, check_whole
+from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock, Onset
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Dropout,
+    Method,
+    ModelView,
+    Need,
+    Passes,
+    StepReport,
+    Update,
+    option,
+    register,
+)
+from advreg.methods.options import START_AT, plain
+
+
+@register("freeat")
+@dataclass
+class FreeAT(Method):
+    """Replay each batch m times; every replay updates the weights *and* moves δ along the same
+    gradient.
+
+    for r = 1 … m:  θ ← θ − τ ∇_θ L(f(x+δ), y),  δ ← Π(δ + η sign ∇_δ L(f(x+δ), y)).
+
+    δ starts at zero and persists over the replays. The learning-rate schedule advances once per
+    batch. Under gradient accumulation the whole group of micro-batches is replayed together, since
+    it is one batch to the optimizer.
+
+    Reference: Shafahi et al., *Adversarial Training for Free!*, 2019, algorithm 1.
+
+    Differs from the authors' code: δ is not carried to the next batch (sentences differ in length),
+    and the number of epochs is not divided by m: train for ``epochs / replays`` to spend what
+    Standard spends.
+    """
+
+    paper = "Shafahi et al. 2019"
+    cost = "m forward, m backward, m updates"
+    needs = frozenset[Need]({"perturbation"})
+    repeats_backward = True
+    updates_itself = True
+
+    replays: int = option(3, "m, how often each batch is replayed")
+    radius: float = option(0.01, "ε, radius of the ball the perturbation stays in")
+    norm: Norm = option("linf", "norm of the ball: l2 or linf")
+    scope: Scope = option("token", "what the ball measures: the sample or each token")
+    step_size: float = option(0.01, "η, size of a step of δ")
+    step_rule: StepRule = option("sign", "step along the sign of g, or g/‖g‖ (normalised)")
+    dropout: Dropout = option("fresh", "dropout masks of the replays: fresh, shared or off")
+    start_at: float = option(0.0, START_AT)
+    _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_whole("replays", self.replays, least=1)
+        if self.step_rule == "gradient":
+            raise ValueError(
+                "step_rule must be sign or normalised for freeat, got 'gradient': its gradient is "
+                "scaled"
+            )
+        check_choice("dropout", self.dropout, get_args(Dropout))
+        (
+            self.ball,
+            self.ascent,
+            Onset(self.start_at),
+        )  # built once to refuse bad values here and not in training
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(self.radius, self.norm, self.scope)
+
+    @property
+    def ascent(self) -> Ascent:
+        return Ascent(self.replays, self.step_size, self.step_rule, "project")
+
+    def objective(
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        if update is None:
+            raise ValueError(
+                "freeat updates the weights between replays; pass step(..., update=...), a "
+                "function that takes an "
+                "optimizer step and clears the gradients"
+            )
+        if not Onset(self.start_at).begun(clock):
+            return plain(task, batch)
+        self._held.append((batch, task.zeros(batch)))
+        if not clock.closes_group:
+            nothing = torch.zeros((), device=self._held[-1][1].device)
+            return StepReport(nothing, nothing)
+        group, self._held = self._held, []
+        with task.dropout(self.dropout):
+            for _ in range(self.replays - 1):
+                with task.accumulating():
+                    moved = [
+                        self.visit(task, batch, delta, backward) for batch, delta in group[:-1]
+                    ]
+                group = [*moved, self.visit(task, *group[-1], backward)]
+                update()
+            total = self.last_replay(task, group, backward)
+        norm = torch.stack([delta.sentence_norm().mean() for _, delta in group]).mean()
+        return StepReport(total, total.detach(), measures={"delta_norm": norm})
+
+    def visit(
+        self, task: ModelView, batch: Batch, delta: Perturbation, backward: Backward
+    ) -> tuple[Batch, Perturbation]:
+        """Add the gradient of one micro-batch at δ, and move its δ along it."""
+        point = delta.leaf()
+        backward(task.loss_at(batch, point))
+        return batch, self.ascent.move(point, point.collected(), self.ball)
+
+    def last_replay(
+        self, task: ModelView, group: list[tuple[Batch, Perturbation]], backward: Backward
+    ) -> Tensor:
+        """The loss of the group, of which only the last micro-batch is left to propagate."""
+        before = torch.zeros((), device=group[-1][1].device)
+        with task.accumulating():
+            for batch, delta in group[:-1]:
+                loss = task.loss_at(batch, delta.leaf())
+                backward(loss)
+                before = before + loss.detach()
+        batch, delta = group[-1]
+        return before + task.loss_at(batch, delta.leaf())
+
+    def passes(self) -> Passes:
+        return Passes(self.replays, self.replays)

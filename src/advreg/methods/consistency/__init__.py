@@ -1,0 +1,1 @@
+"""Methods that make two predictions of the same text agree."""

@@ -1,0 +1,82 @@
+"""SimCut (Gao et al. 2022): the prediction should not change when some token embeddings are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from advreg.core.ball import uniform_noise
+from advreg.core.checks import check_share
+from advreg.core.perturbation import Cut
+from advreg.core.schedule import Clock
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Method,
+    ModelView,
+    Passes,
+    StepReport,
+    Update,
+    option,
+    register,
+)
+from advreg.methods.options import PenaltyOptions, plain
+
+
+@register("simcut")
+@dataclass
+class SimCut(PenaltyOptions, Method):
+    """Keep the prediction where it is when token embeddings are cut.
+
+    L(θ) + λ · KL(f(x) ‖ f(cut x)), where cut sets each token's embedding to 0 with probability p,
+    in the source and in the target, except the last token of a row. The gradient flows through both
+    predictions.
+
+    Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*,
+    2022.
+
+    Differs from the authors' code: the last *real* token of a row is spared, on whichever side the
+    padding is (theirs spares the last position, which in a padded target is padding); the penalty
+    has the denominator of the task loss; dropout masks can be shared or off.
+    """
+
+    paper = "Gao et al. 2022"
+    cost = "2 forward (fused), 1 backward"
+
+    cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
+    fuse: bool = option(True, "clean and cut copies in one pass over the doubled batch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("cut", self.cut)
+
+    def objective(
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
+        cut = Cut({stream: self.draw(mask) for stream, mask in task.masks(batch).items()})
+        with task.dropout(self.dropout):
+            clean, perturbed = task.pair(batch, cut, self.fuse and self.dropout != "shared")
+            penalty = self.penalty(task, batch, clean, perturbed)
+            return self.total(task.loss(clean, batch), penalty, clock)
+
+    def draw(self, mask: Tensor) -> Tensor:
+        """The tokens of a stream to cut, (B, T): each with probability p, except the last real one
+        of a row.
+        """
+        drawn = uniform_noise(torch.zeros(*mask.shape, 1, device=mask.device), mask)[
+            ..., 0
+        ]  # in (−1, 1)
+        is_last = mask.cumsum(1) == mask.sum(1, keepdim=True)
+        return (drawn < 2 * self.cut - 1) & mask & ~is_last
+
+    def passes(self) -> Passes:
+        return Passes(2, 1)

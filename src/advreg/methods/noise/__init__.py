@@ -1,0 +1,1 @@
+"""Methods that add random noise."""

@@ -1,0 +1,107 @@
+"""R3F and R4F (Aghajanyan et al. 2020): random noise in place of the ascent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from advreg.core.ball import normal_noise, uniform_noise
+from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.divergence import Divergence
+from advreg.core.perturbation import Perturbation
+from advreg.core.schedule import Clock
+from advreg.methods.base import (
+    Backward,
+    Batch,
+    Method,
+    ModelView,
+    Passes,
+    StepReport,
+    Update,
+    option,
+    register,
+)
+from advreg.methods.options import PenaltyOptions, plain
+
+Noise = Literal["uniform", "normal"]
+
+
+@register("r3f")
+@dataclass
+class R3F(PenaltyOptions, Method):
+    """Keep the prediction where it is under random noise.
+
+    L(θ) + λ · ½ [KL(f(x) ‖ f(x+z)) + KL(f(x+z) ‖ f(x))],  z ~ U(−σ, σ) or N(0, σ²).
+
+    Reference: Aghajanyan et al., *Better Fine-Tuning by Reducing Representational Collapse*, 2020,
+    equation 6; R4F adds Lip(head) ≤ 1.
+
+    Differs from the authors' code: the symmetric KL is the mean of the two directions, not their
+    sum (so their λ is half of ours); ``spectral`` holds the head in the set ‖W‖₂ ≤ 1 by scaling it
+    back after every update instead of re-parametrising it, so that the model keeps its parameters'
+    names.
+    """
+
+    paper = "Aghajanyan et al. 2020"
+    cost = "2 forward (fused), 1 backward"
+
+    divergence: Divergence = option(
+        "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
+    )
+    noise: Noise = option("uniform", "distribution of the noise: uniform in (−σ, σ), or normal")
+    noise_scale: float = option(1e-5, "σ, scale of the noise")
+    spectral: bool = option(
+        False, "R4F: keep the spectral norm of the prediction head's matrix at most 1"
+    )
+    fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("noise", self.noise, get_args(Noise))
+        check_not_negative("noise_scale", self.noise_scale)
+
+    @property
+    def needs_whole_weights(self) -> str:
+        return "spectral" if self.spectral else ""
+
+    @property
+    def writes_weights(self) -> str:
+        return self.needs_whole_weights
+
+    def objective(
+        self,
+        task: ModelView,
+        batch: Batch,
+        clock: Clock,
+        backward: Backward,
+        update: Update | None = None,
+    ) -> StepReport:
+        if not self.onset.begun(clock):
+            return plain(task, batch)
+        delta = self.draw(task.zeros(batch))
+        with task.dropout(self.dropout):
+            clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
+            return self.descend(task, batch, clock, clean, perturbed, delta)
+
+    def draw(self, zeros: Perturbation) -> Perturbation:
+        """z, at the real tokens."""
+        if self.noise == "normal":
+            return zeros.map(lambda values, mask: normal_noise(values, mask, self.noise_scale))
+        return zeros.map(lambda values, mask: self.noise_scale * uniform_noise(values, mask))
+
+    def updated(self, task: ModelView) -> None:
+        if self.spectral:
+            contract_(task.head())
+
+    def passes(self) -> Passes:
+        return Passes(2, 1)
+
+
+@torch.no_grad()
+def contract_(head: torch.nn.Linear) -> None:
+    """W ← W / max(1, ‖W‖₂): the head becomes 1-Lipschitz."""
+    weight = head.weight
+    norm = torch.linalg.matrix_norm(weight.float(), ord=2)
+    weight.div_(norm.clamp_min(1.0).to(weight.dtype))

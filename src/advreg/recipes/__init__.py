@@ -1,1 +1,0 @@
-"""What to run: the tasks, where their data comes from, and how a run of one is put together."""

@@ -1,0 +1,117 @@
+"""What a study found, as a file: its panels, and the value of every run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from advreg.records.compare import ComparedTask, Status
+from advreg.records.run import RecordError, load_as, save_as
+
+SCHEMA = 1
+STUDY_FILE = "study.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedRun:
+    """A run.
+
+    Args:
+        seed: of weights and order.
+        folder: of its record, within the study's.
+        score: the task's main score, in percent; null if it failed or is still to come.
+        seconds: its training took.
+        error: why it failed.
+    """
+
+    seed: int
+    folder: str
+    score: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedVariant:
+    """Runs of one method with the same settings, one for each seed.
+
+    Args:
+        name: METHOD/default, or METHOD/ and what differs from that.
+        method: its method.
+        changes: what differs from the default's options and settings.
+        runs: with every seed.
+    """
+
+    name: str
+    method: str
+    changes: dict[str, Any]
+    runs: list[StudiedRun]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedPoint:
+    """A point of a panel: what stands below it, and the name of its variant."""
+
+    label: str
+    variant: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One study; ``title`` says what is varied."""
+
+    name: str
+    title: str
+    points: list[StudiedPoint]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """All studies of one method on one task.
+
+    Args:
+        schema: version of this layout.
+        kind: tells it from other records.
+        status: was it carried out to its end?
+        method: the one that is studied.
+        seeds: of every variant.
+        task: its data, and what all runs share.
+        panels: what was varied, in the order they are drawn in.
+        baselines: names of the variants that are drawn as lines.
+        variants: every different setting, and its runs.
+        notes: what a reader must know, such as points that cannot differ.
+        environment: versions, commit, machine and arguments, as
+            :func:`advreg.records.run.capture_environment` gives them; ``device`` is that of the
+            runs, or all of them.
+        started, finished: times in UTC; ``finished`` is that of the last change.
+    """
+
+    schema: int = SCHEMA
+    kind: Literal["study"] = "study"
+    status: Status
+    method: str
+    seeds: list[int]
+    task: ComparedTask
+    panels: list[Panel]
+    baselines: list[str]
+    variants: list[StudiedVariant]
+    notes: list[str]
+    environment: dict[str, Any]
+    started: str
+    finished: str
+
+    def save(self, folder: Path) -> None:
+        save_as(folder / STUDY_FILE, self)
+
+
+def load(folder: Path) -> StudyRecord:
+    """Read a study's file; :class:`~advreg.records.run.RecordError` for anything but a whole,
+    unedited one.
+    """
+    path = folder / STUDY_FILE
+    if not path.is_file():
+        raise RecordError(
+            "is not there", "give the --output folder of an `advreg study`", path=path
+        )
+    return load_as(path, StudyRecord)

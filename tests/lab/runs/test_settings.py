@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advreg.lab.runs.settings import SettingsError, TrainSettings, options_for, read_settings
+from advreg.lab.search.grids import default_grid
+from advreg.lab.tasks.understanding import TASKS
+from advreg.methods import create, describe, preset, registry
+from advreg.methods.presets import training_preset
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "settings.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    path = toml(tmp_path, "epochs = 7\nbatch_size = 4\n")
+    settings = read_settings(path, {"epochs": "9"}, {})
+    assert (settings.epochs, settings.batch_size, settings.warmup) == (9, 4, TrainSettings.warmup)
+
+
+def test_an_options_flag_wins_over_the_methods_table_and_leaves_its_other_entries(
+    tmp_path: Path,
+) -> None:
+    path = toml(tmp_path, "methods = ['arch']\n[arch]\nradius = 0.5\nrefresh_every = 4\n")
+    method = read_settings(path, {"radius": "0.25"}, {}).method("arch")
+    assert (method.options()["radius"], method.options()["refresh_every"]) == (0.25, 4)
+
+
+def test_a_training_flag_wins_over_the_training_table_field_by_field(tmp_path: Path) -> None:
+    path = toml(tmp_path, "[training]\nweight_decay = 0.1\nsave_total_limit = 5\n")
+    settings = read_settings(path, {}, {"weight_decay": 0.3})
+    assert settings.training == {"weight_decay": 0.3, "save_total_limit": 5}
+
+
+def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
+        "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
+        "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "round_lengths": 8,
+        "compile_layers": True,
+        "encoder_dropout": 0.5, "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
+    }  # fmt: skip
+    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
+    assert {name: getattr(settings, name) for name in given} == given
+    fields = {field.name for field in dataclasses.fields(TrainSettings)}
+    assert fields - given.keys() == {"data", "options", "training", "trust_remote_code"}
+    assert read_settings(toml(tmp_path, "task = 'rte'\ndata = 'd'"), {}, {}).data == "d"
+
+
+def test_a_flag_of_an_option_reaches_each_method_that_has_it_and_no_other() -> None:
+    settings = read_settings(
+        None, {"methods": ["arch", "freeat", "standard"], "radius": "0.7", "replays": "5"}, {}
+    )
+    assert (
+        settings.method("arch").options()["radius"]
+        == settings.method("freeat").options()["radius"]
+        == 0.7
+    )
+    assert settings.method("freeat").options()["replays"] == 5
+    assert settings.options["standard"] == {}
+    assert "replays" not in settings.options["arch"]
+
+
+def test_options_for_gives_every_option_to_exactly_its_owners() -> None:
+    names = list(registry)
+    for option in {option.name for name in names for option in describe(name)}:
+        owners = {name for name in names if option in create(name).options()}
+        given = options_for(names, {option: "x"})
+        assert {name for name, options in given.items() if options} == owners
+
+
+def test_an_option_that_no_chosen_method_has_is_refused_and_the_likely_one_named() -> None:
+    with pytest.raises(
+        SettingsError,
+        match=r"of the methods arch has the option 'radios' \(did you mean 'radius'\?\)",
+    ):
+        options_for(["arch"], {"radios": "1"})
+    with pytest.raises(
+        SettingsError, match="none of the methods arch, standard has the option 'replays'"
+    ):
+        read_settings(None, {"methods": ["arch", "standard"], "replays": "3"}, {})
+
+
+def test_a_training_file_makes_the_task_files_unless_the_task_is_given() -> None:
+    assert read_settings(None, {"train": "a.csv"}, {}).task == "files"
+    with pytest.raises(SettingsError, match="docstrings task brings its own data; leave --train"):
+        read_settings(None, {"train": "a.csv", "task": "docstrings"}, {})
+
+
+def test_the_built_in_task_tunes_arch_and_smart_only_with_the_small_model_and_below_the_users_options() -> (
+    None
+):
+    default, plain = create("arch").options(), TrainSettings().method("arch").options()
+    assert plain["refresh_every"] == 3 != default["refresh_every"]
+    assert TrainSettings(model="other").method("arch").options() == default
+    assert TrainSettings(task="files", train="a.csv").method("arch").options() == default
+    mine = TrainSettings(options={"arch": {"refresh_every": 2}}).method("arch").options()
+    assert mine == {**plain, "refresh_every": 2}
+    smart = TrainSettings().method("smart").options()
+    assert [smart[name] for name in ("radius", "step_size")] == [
+        plain[name] for name in ("radius", "step_size")
+    ]
+
+
+def test_a_preset_lies_below_the_users_options_and_replaces_those_of_the_built_in_task() -> None:
+    settings = read_settings(
+        None, {"preset": "understanding", "methods": ["arch", "smart"], "radius": "0.5"}, {}
+    )
+    for name in ("arch", "smart"):
+        expected = create(name, **{**preset("understanding", name), "radius": 0.5}).options()
+        assert settings.method(name).options() == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("rte", (16, 1e-4, 0.0)),
+        ("mrpc", (8, 2e-4, 0.1)),
+        ("mnli", (128, 1e-4, 0.1)),
+        ("mr", (32, 1e-4, 0.1)),
+    ],
+)
+def test_the_understanding_preset_is_the_papers_recipe_for_the_task(
+    task: str, expected: tuple[int, float, float]
+) -> None:
+    settings = read_settings(None, {"preset": "understanding", "task": task}, {})
+    assert (settings.batch_size, settings.peak_learning_rate, settings.encoder_dropout) == expected
+    assert (settings.epochs, settings.warmup, settings.head_dropout) == (10, 0.1, 0.1)
+    assert settings.site == "block"
+
+
+def test_the_text_of_the_paper_by_itself_is_three_options_away_from_its_preset() -> None:
+    flags = {
+        "preset": "understanding",
+        "step_rule": "gradient",
+        "step_end": "project",
+        "site": "tokens",
+    }
+    settings = read_settings(None, {"task": "rte", "methods": ["arch", "smart"], **flags}, {})
+    assert settings.site == "tokens"
+    for name in ("arch", "smart"):
+        text = {
+            "start_scale": 1e-5,
+            "norm": "linf",
+            "scope": "token",
+            "radius": 1.0,
+            "step_size": 1e-4,
+            "ascent_steps": 1,
+        }
+        assert (
+            settings.method(name).options()
+            == create(
+                name,
+                start="normal",
+                step_rule="gradient",
+                **text,
+                **({"refresh_every": None} if name == "arch" else {}),
+            ).options()
+        )
+
+
+def test_what_is_given_wins_over_the_presets_training_settings(tmp_path: Path) -> None:
+    path = toml(tmp_path, "task = 'rte'\npreset = 'understanding'\nbatch_size = 64\nepochs = 3\n")
+    settings = read_settings(
+        path, {"epochs": "4", "head_dropout": "none", "encoder_dropout": "0.3"}, {}
+    )
+    assert (settings.batch_size, settings.epochs, settings.learning_rate) == (64, 4, 1e-4)
+    assert (settings.head_dropout, settings.encoder_dropout) == (None, 0.3)
+
+
+def test_without_the_preset_or_with_that_of_translation_the_training_is_as_before() -> None:
+    plain = read_settings(None, {"task": "rte"}, {})
+    assert (plain.epochs, plain.batch_size, plain.head_dropout) == (
+        TrainSettings.epochs,
+        TrainSettings.batch_size,
+        None,
+    )
+    other = read_settings(None, {"task": "rte", "preset": "translation"}, {})
+    assert other == dataclasses.replace(plain, preset="translation")
+
+
+def test_a_preset_may_have_fields_of_the_training_arguments_which_given_ones_win_over() -> None:
+    usual = read_settings(None, {"task": "rte", "preset": "fine-tuning"}, {})
+    assert usual.training == {"train_sampling_strategy": "group_by_length"}
+    given = {"train_sampling_strategy": "random", "max_steps": 3}
+    assert read_settings(None, {"task": "rte", "preset": "fine-tuning"}, given).training == given
+
+
+def test_the_presets_choices_are_on_the_papers_grid() -> None:
+    grid = default_grid("bert-base-uncased", "understanding")
+    assert set(grid.common) == {"batch_size", "learning_rate", "encoder_dropout"}
+    for task in TASKS:
+        chosen = training_preset("understanding", task)
+        assert all(chosen[name] in values for name, values in grid.common.items())
+        assert set(chosen) <= {field.name for field in dataclasses.fields(TrainSettings)}
+    for method in ("arch", "smart"):
+        options = preset("understanding", method)
+        assert set(grid.methods[method]) == {"ascent_steps", "step_size"}
+        assert all(options[name] in values for name, values in grid.methods[method].items())
+
+
+def test_a_new_instance_of_a_method_is_made_each_time() -> None:
+    settings = TrainSettings()
+    assert settings.method("arch") is not settings.method("arch")
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "rate"), [("small", None, 1e-3), ("x", None, 5e-5), ("small", 0.25, 0.25)]
+)
+def test_the_learning_rate_follows_the_model_unless_it_is_given(
+    model: str, given: float | None, rate: float
+) -> None:
+    assert TrainSettings(model=model, learning_rate=given).peak_learning_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"epochs": "0"}, "epochs must be 1 or more, got 0"),
+        ({"epochs": "two"}, "epochs must be a whole number, got 'two'"),
+        ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
+        ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
+        ({"batch_size": "-3"}, "batch_size must be 1 or more, got -3"),
+        ({"round_lengths": "0"}, "round_lengths must be 1 or more, got 0"),
+        ({"learning_rate": "0"}, r"learning_rate must be positive, got 0\.0"),
+        ({"learning_rate": "nan"}, "learning_rate must be positive, got nan"),
+        ({"learning_rate": "inf"}, "learning_rate must be positive, got inf"),
+        ({"warmup": "1"}, r"warmup must be at least 0 and below 1, got 1\.0"),
+        ({"warmup": "nan"}, "warmup must be at least 0 and below 1, got nan"),
+        ({"encoder_dropout": "-0.1"}, r"encoder_dropout must be at least 0 and below 1, got -0\.1"),
+        ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16, got 'fp8'"),
+        ({"preset": "understandin"}, "preset must be one of .*understanding.*, got 'understandin'"),
+        ({"max_length": "long"}, "max_length must be a whole number, got 'long'"),
+        ({"methods": ["ach"]}, r"unknown method 'ach' \(did you mean 'arch'\?\); there are arch, "),
+        (
+            {"methods": ["arch", "arch"]},
+            r"methods must be different ones, at least one, got \['arch', 'arch'\]",
+        ),
+        ({"methods": []}, r"methods must be different ones, at least one, got \[\]"),
+        ({"seeds": ["1", "1"]}, r"seeds must be different numbers, at least one, got \[1, 1\]"),
+        ({"seeds": ["-1"]}, "seeds must be at least 0 and below 4294967296, got -1"),
+        (
+            {"seeds": ["4294967296"]},
+            "seeds must be at least 0 and below 4294967296, got 4294967296",
+        ),
+        ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
+        ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
+        (
+            {"task": "multi30k-en-d"},
+            r"task must be one of .*, got 'multi30k-en-d' \(did you mean 'multi30k-en-de'\?\)",
+        ),
+        ({"task": "mnil"}, r"task must be one of .*, got 'mnil' \(did you mean 'mnli'\?\)"),
+        (
+            {"task": "rte", "train": "a.csv"},
+            "the rte task brings its own data; leave --train and --dev out",
+        ),
+        (
+            {"data": "d"},
+            "data is a folder of named tasks, but the task is docstrings; give --task NAME too",
+        ),
+        ({"head_dropout": "1"}, r"head_dropout must be at least 0 and below 1, got 1\.0"),
+        ({"task": "files"}, "task 'files' needs a training file; give --train FILE"),
+        (
+            {"dev": "b.csv"},
+            r"dev 'b\.csv' needs a training file of its kind; give --train FILE too",
+        ),
+        ({"output": ""}, "output must be a text, not empty, got ''; correct it or leave it out"),
+        ({"radius": "-1"}, r"radius must be a .*, got -1"),
+        ({"radius": ""}, "radius must be a number, got ''"),
+        (
+            {"refresh_every": "0"},
+            "refresh_every must be a whole number of 1 or more, or None .*, got 0",
+        ),
+        ({"cache_fraction": "2"}, r"cache_fraction must be above 0 and at most 1, got 2\.0"),
+        ({"fuse": "perhaps"}, "fuse must be true or false, got 'perhaps'"),
+        ({"divergence": "l2"}, "divergence must be one of kl, symmetric_kl, got 'l2'"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_and_value(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_settings(None, flags, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "epoch = 3",
+            r"settings.toml' has the unknown key 'epoch' \(did you mean 'epochs'\?\); it may have task, ",
+        ),
+        ("[ach]\nradius = 1", r"unknown key 'ach' \(did you mean 'arch'\?\)"),
+        ("[options]\nradius = 1", "unknown key 'options'"),
+        (
+            "[arch]\nradios = 1",
+            r"method 'arch' has no option 'radios' \(did you mean 'radius'\?\); it has weight, ",
+        ),
+        (
+            "[smart]\nradios = 1",
+            r"method 'smart' has no option 'radios' \(did you mean 'radius'\?\)",
+        ),
+        ("[arch]\nradius = 'wide'", "radius must be a number, got 'wide'"),
+        ("arch = 3", r"settings.toml': arch must be a table, \[arch\], got 3"),
+        ("training = 3", r"settings.toml': training must be a table, \[training\], got 3"),
+        ("model = 3", "model must be a text, not empty, got 3"),
+        ("output = ['a']", r"output must be a text, not empty, got \['a'\]"),
+        ("site = 3", "site must be a text, not empty, got 3"),
+        ("methods = [3]", "methods must be a text, not empty, got 3"),
+        ("epochs = true", "epochs must be a whole number, got True"),
+        ("epochs = = 3", "settings.toml' cannot be read: .*line 1"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name_and_value(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_settings(toml(tmp_path, text), {}, {})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"config file '.*nowhere.toml' does not exist"):
+        read_settings(tmp_path / "nowhere.toml", {}, {})
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_bytes(b"model = '\xff'")
+    with pytest.raises(SettingsError, match=r"settings.toml' cannot be read: .*utf-8"):
+        read_settings(tmp_path / "settings.toml", {}, {})
+
+
+def test_one_method_or_seed_in_the_file_needs_no_brackets(tmp_path: Path) -> None:
+    settings = read_settings(toml(tmp_path, "methods = 'r3f'\nseeds = 4\n"), {}, {})
+    assert (settings.methods, settings.seeds) == (("r3f",), (4,))
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"),
+    [
+        ("num_train_epochs", "--epochs"),
+        ("per_device_train_batch_size", "--batch-size"),
+        ("learning_rate", "--learning-rate"),
+        ("seed", "--seed"),
+        ("output_dir", "--output"),
+        ("bf16", "--precision"),
+    ],
+)
+def test_a_training_field_that_is_a_setting_of_ours_is_refused_lest_the_record_be_untrue(
+    field: str, flag: str
+) -> None:
+    with pytest.raises(
+        SettingsError,
+        match=f"training field '{field}' has a setting of its own; use {flag} instead",
+    ):
+        read_settings(None, {}, {field: 1})
+
+
+@pytest.mark.parametrize("field", [{"torch_compile": True}, {"torch_compile_backend": "inductor"}])
+def test_a_model_is_compiled_as_a_whole_or_by_its_layers(field: dict[str, Any]) -> None:
+    ((name, value),) = field.items()
+    with pytest.raises(
+        SettingsError, match=f"compile_layers must be off with {name}={value}, which compiles the"
+    ):
+        read_settings(None, {"compile_layers": "yes"}, field)
+    assert read_settings(None, {"compile_layers": "no"}, field).training == field
+
+
+def test_options_of_an_unknown_method_are_refused() -> None:
+    with pytest.raises(
+        SettingsError, match=r"options are given for the method 'ach' \(did you mean 'arch'\?\)"
+    ):
+        TrainSettings(options={"ach": {}})
+
+
+def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("trust_remote_code = true\n")
+    with pytest.raises(
+        SettingsError,
+        match="trust_remote_code must be given as a flag; a file cannot vouch for code",
+    ):
+        read_settings(tmp_path / "run.toml", {}, {})
+    assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code
+    assert not read_settings(None, {}, {}).trust_remote_code
