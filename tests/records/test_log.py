@@ -91,7 +91,7 @@ def test_a_writer_that_is_killed_leaves_whole_records_alone(tmp_path: Path) -> N
     path = tmp_path / "runs.jsonl.gz"
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import itertools, test_record_log as t\n"
+        "import itertools, test_log as t\n"
         f"log = t.RecordLog({str(path)!r})\n"
         "one = t.record('x')\n"
         "for _ in itertools.count(): log.append(one)\n"

@@ -258,7 +258,7 @@ def test_a_run_that_is_begun_again_keeps_when_and_why_it_failed_before(tmp_path:
 
 
 def test_records_from_before_failures_were_kept_are_read() -> None:
-    old = Path(__file__).parents[1] / "results/understanding/minilm/rte/arch/seed-0/record.json"
+    old = Path(__file__).parents[2] / "results/understanding/minilm/rte/arch/seed-0/record.json"
     assert "earlier_errors" not in old.read_text(encoding="utf-8")
     assert load(old).outcome.earlier_errors == []
 
@@ -362,7 +362,9 @@ def test_the_environment_knows_the_commit_and_whether_files_were_changed(
         return done.stdout.strip()
 
     (tmp_path / "site-packages").mkdir()
-    monkeypatch.setattr(record_module, "__file__", str(tmp_path / "site-packages" / "record.py"))
+    monkeypatch.setattr(
+        record_module, "__file__", str(tmp_path / "site-packages" / "records" / "run.py")
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert capture_environment()["git"] is None
