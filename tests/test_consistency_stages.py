@@ -81,7 +81,9 @@ def test_every_seed_has_all_contestants_with_what_won_and_tuning_seeds_never_com
     assert [each.seed for each in results] == sorted(each.seed for each in results)
 
 
-def test_a_candidate_that_a_task_cannot_train_is_left_out_there_and_ranks_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_a_task_cannot_train_is_left_out_there_and_ranks_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     standard = (SMALL.standard[0], replace(SMALL.standard[1], without=("stsb",)), SMALL.standard[2])
     contest = replace(SMALL, standard=standard)
     monkeypatch.setitem(CONTESTS, "small", contest)

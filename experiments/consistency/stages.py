@@ -153,7 +153,11 @@ def _candidates(contest: Contest, task: str, scores: Scores) -> dict[str, dict[s
     """The points of each contestant; those of methods once Standard's are ranked."""
     if contest.follows is not None:
         return {}
-    own = {each.name: Point(STANDARD, {}, each.settings) for each in contest.standard if task not in each.without}
+    own = {
+        each.name: Point(STANDARD, {}, each.settings)
+        for each in contest.standard
+        if task not in each.without
+    }
     ranked = _ranking(contest, task, STANDARD, own, scores)
     if ranked is None:
         return {STANDARD: own}
