@@ -17,15 +17,18 @@ import numpy as np
 import page
 import pytest
 import texts
+from cells import Cell, Records, sessions
 from contests import BUILTIN, CONTESTS, NOISY, STANDARD, TRANSLATION, UNDERSTANDING, Contest
 from hypothesis import given
 from hypothesis import strategies as st
 from inference import DOES_NOT, PAYS, UNDECIDED, Gain, differences, holm, pays_for_price, replaces, verdict
-from outcomes import Cell, Entry, Outcome, Records, groups, key_of, outcomes
+from outcomes import Entry, Outcome, groups, key_of, outcomes
 from pages import differing
+from picture import apart
 from sacrebleu.metrics import BLEU
 from scipy import stats
 from scoring import validation_score
+from sklearn.isotonic import IsotonicRegression
 from stages import TUNE, Planned, Point, planned
 from translation_runs import bleu_counts
 from wording import advice, answer, costs, guide, helps, in_text, label
@@ -123,7 +126,7 @@ Scores = Callable[[Planned], float]
 
 
 def run(each: Planned, score: float, seconds: float = 1.0, nll: float = 1.0, kind: str = "text") -> RunRecord:
-    """A run with one score, in percent, by whatever measure its task has."""
+    """A run with one score, in percent, by the measure of its task."""
     names = ("accuracy", "f1", "matthews", "pearson", "spearman") if kind == "text" else ()
     metrics = {f"{prefix}{name}": score / 100 for prefix in ("", "valid_") for name in names}
     if kind == "translation":
@@ -155,13 +158,13 @@ def work_off(contest: Contest, score: Scores, known: Iterable[RunRecord] = (), *
 
 
 def noise(each: Planned) -> float:
-    """Of a run; the same for all contestants with one seed, but for a little."""
+    """The noise of a run, nearly the same for all contestants with one seed."""
     shared, own = random.Random(f"{each.task} {each.seed}"), random.Random(each.key)
     return shared.gauss(0, 2) + own.gauss(0, 0.5)
 
 
 def gaining(**gains: float) -> Scores:
-    """Standard at 50; others above it by so much. Candidates all score alike, so the first are chosen."""
+    """Standard scores 50, others more by their gain. Candidates all score alike, so the first are chosen."""
     return lambda each: 50.0 if each.stage == TUNE else 50 + noise(each) + gains.get(each.contestant, 0.0)
 
 
@@ -292,6 +295,37 @@ def test_only_finalists_have_rows_once_they_are_known() -> None:
     assert known.complete
 
 
+def test_times_compare_within_a_session_only(builtin: list[RunRecord]) -> None:
+    """The second half of the seeds of the cached prediction is made later, on a machine half as fast."""
+
+    def later(record: RunRecord) -> RunRecord:
+        if "/result/temporal/" not in record.name or record.training.seed < 408:
+            return record
+        outcome = replace(record.outcome, timing={**record.outcome.timing, "seconds_per_step": 2.1})
+        return replace(record, outcome=outcome, started="2026-01-01T01:30:00+00:00")
+
+    found = only(map(later, builtin), BUILTIN)
+    assert found.entries["temporal"].step_time == pytest.approx(1.05)
+    assert found.entries["twice the epochs"].step_time == pytest.approx(1.0)
+    assert found.entries["twice the epochs"].run_time == pytest.approx(1.0)  # made-up runs all have 20 steps
+    alone = [record if "/temporal/" in record.name else replace(record, started="2026-01-03T00:00:00+00:00")
+             for record in builtin]  # fmt: skip
+    entry = only(alone, BUILTIN).entries["temporal"]
+    assert (entry.step_time, entry.run_time) == (None, None)
+    assert only(alone, BUILTIN).verdicts["temporal"].for_price is True  # it beats twice the epochs
+    assert "| – | 1 + 1 |" in page.gains(only(alone, BUILTIN), bootstrap.BootstrapRecord())
+
+
+def test_a_session_ends_with_a_break_of_an_hour_or_another_machine(builtin: list[RunRecord]) -> None:
+    stamps = ("00:00", "00:59", "01:58", "02:58")
+    runs = [replace(run, started=f"2026-01-01T{at}:00+00:00") for run, at in zip(builtin, stamps, strict=False)]
+    other = replace(builtin[5], environment={**builtin[5].environment, "device": "NVIDIA H200"})
+    found = sessions([*reversed(runs), other])
+    first, second, third, fourth = (found[run.name] for run in runs)
+    assert first == second == third != fourth
+    assert found[other.name] not in (first, fourth)
+
+
 # ---- the bootstrap
 
 
@@ -339,7 +373,7 @@ LABELS = np.random.default_rng(5).integers(0, 3, 80).astype(float)
 
 
 def predicting(method: str, right: float) -> Cell:
-    """Runs whose predictions of 80 samples are right by so much."""
+    """Runs that predict this share of 80 samples right."""
     runs = {}
     for seed in SEEDS:
         draw = np.random.default_rng([seed, len(method)])
@@ -347,7 +381,7 @@ def predicting(method: str, right: float) -> Cell:
         accuracy = float((guesses == LABELS).mean())
         details = {"predictions": "".join(map(str, guesses))}
         runs[seed] = made_up(method, seed, task="docstrings", metrics={"accuracy": accuracy}, details=details)
-    return Cell("plain", Point(method), runs, 0)
+    return Cell("plain", Point(method), runs, dict.fromkeys(runs, 1), 0)
 
 
 @pytest.fixture
@@ -420,7 +454,8 @@ def test_the_page_and_its_picture_are_made_of_the_records() -> None:
 
 def test_every_gain_on_the_page_is_on_record() -> None:
     """Read from the file of records without the page's own code."""
-    text, scores = page.PAGE.read_text(encoding="utf-8"), {}
+    text, scores = page.PAGE.read_text(encoding="utf-8"), dict[str, dict[str, float]]()
+    section = text.partition("\n## Built-in task, from scratch\n")[2].partition("\n## ")[0]
     for record in RecordLog(page.RUNS).records():
         contest, task, stage, name, _, seed = record.name.split("/")
         if (contest, task, stage) == ("builtin", "docstrings", "result"):
@@ -432,7 +467,7 @@ def test_every_gain_on_the_page_is_on_record() -> None:
         low, high = stats.ttest_1samp(gains, 0).confidence_interval()
         shown = [f"{value:+.1f}".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
                  for value in (statistics.mean(gains), low, high)]  # fmt: skip
-        (row,) = (line for line in text.splitlines() if line.startswith(f"| {label(name)} | ") and " + " in line)
+        (row,) = (line for line in section.splitlines() if line.startswith(f"| {label(name)} | ") and " + " in line)
         assert f"| {shown[0]} [{shown[1]}, {shown[2]}] |" in row
 
 
@@ -453,24 +488,35 @@ def test_the_answer_without_records_is_that_there_is_none() -> None:
 def test_the_answer_says_what_pays_where_and_at_what_price(builtin: list[RunRecord]) -> None:
     found = only(builtin, BUILTIN)
     text = answer([found])
-    assert "So far" not in text
 
     def told(name: str) -> str:
         each = found.entries[name]
-        assert each.gain is not None
-        low, high = (f"{value:+.1f}".replace("-", "−") for value in (each.gain.low, each.gain.high))
-        return (
-            f"on the built-in task ({each.gain.mean:+.1f} [{low}, {high}] points at {each.step_time:.2f} × Standard's"
-        )
+        assert each.step_time is not None
+        time = f"at {each.step_time:.2f} × Standard's time a step"
+        return f"on the built-in task ({statistics.mean(each.gains.values()):+.1f} points), {time}."
 
-    paying, price, rest = re.fullmatch(
-        r"Pays for its price: (.*?)\. Pays, but not for its price: (.*?)\. (.*)", text
-    ).groups()
-    assert f"**cached prediction** {told('temporal')}" in paying
-    assert f"**SMART** {told('smart')}" in paying
-    assert f"**R-Drop** {told('rdrop')}" in price
-    assert re.search(r"Does not pay: .*R3F.* on the built-in task\.", rest)
-    assert "No verdict yet" not in rest
+    assert text.startswith("**SMART** pays for its price on")  # methods that pay equally often are in the usual order
+    assert f"**Cached prediction** pays for its price {told('temporal')}" in text
+    assert f"**SMART** pays for its price {told('smart')}" in text
+    assert f"**R-Drop** pays, but not for its price, {told('rdrop')}" in text
+    assert "**R3F** does not pay on the built-in task." in text
+    assert "no method pays" not in text
+    assert "No verdict yet" not in text
+    assert "So far" not in text
+    partly = answer([found, replace(found, verdicts={})])
+    assert partly.startswith("So far 1 of 2 comparisons are complete. **SMART**")
+    assert partly.endswith("No verdict yet, for lack of runs: all methods on the built-in task.")
+
+
+def test_the_summary_has_all_verdicts(builtin: list[RunRecord]) -> None:
+    found = only(builtin, BUILTIN)
+    header, _, row = page.summary([found, replace(found, verdicts={})]).splitlines()[-3:]
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    for name, told in (("temporal", "**pays"), ("rdrop", "pays"), ("r3f", "does not pay")):
+        mean = f"{statistics.mean(found.entries[name].gains.values()):+.1f}".replace("-", "−")
+        assert cells[label(name)].startswith(f"{told}, {mean} [")
+    fewer = replace(found, verdicts={name: each for name, each in found.verdicts.items() if name != "r3f"})
+    assert "| runs missing |" in page.summary([fewer])
 
 
 def test_where_no_method_pays_the_answer_names_the_closest(understanding: list[RunRecord]) -> None:
@@ -480,7 +526,7 @@ def test_where_no_method_pays_the_answer_names_the_closest(understanding: list[R
     found = only(flat, UNDERSTANDING)
     assert {each.text for each in found.verdicts.values()} <= {DOES_NOT, UNDECIDED}
     best = max(found.methods.values(), key=lambda each: statistics.mean(each.gains.values()))
-    place = "In fine-tuning MiniLM (RTE, MRPC, CoLA, STS-B)"
+    place = "In fine-tuning MiniLM on four tasks"
     assert f"{place} no method pays; the closest is {in_text(best.contestant.name)} (" in answer([found])
 
 
@@ -495,10 +541,10 @@ def test_the_guide_recommends_keeps_drops_and_leaves_open(
     assert advice([one, waiting], "r3f").startswith("open (at best −")
     assert advice([waiting], "r3f") == "open."
     assert helps([one, waiting], "r3f").endswith("lacks runs in 1 of 2 comparisons.")
-    assert (
-        costs([one], "temporal") == "A step takes 1.05 × Standard's time and it helps calibration on the built-in task."
-    )
-    assert costs([one], "rdrop") == "A step takes 2.00 × Standard's time and it harms calibration on the built-in task."
+    task = "calibration on the built-in task."
+    assert costs([one], "temporal") == f"A step takes 1.05 × Standard's time; it helps {task}"
+    assert costs([one], "rdrop") == f"A step takes 2.00 × Standard's time; it harms {task}"
+    assert costs([waiting], "rdrop") == "Its cost is not measured yet."
     for line in guide([one, other]).splitlines():
         assert len(re.findall(r"\.(?:\*\*)?(?: |$)", line)) == 3  # what to do, and two sentences
 
@@ -506,7 +552,7 @@ def test_the_guide_recommends_keeps_drops_and_leaves_open(
 def test_a_page_of_made_up_contests_has_every_part(builtin: list[RunRecord], understanding: list[RunRecord]) -> None:
     runs = [*builtin, *understanding]
     text = page.page(Records(runs), bootstrap.BootstrapRecord())
-    assert "**So far** (2 of 10 comparisons are complete)" in text
+    assert "So far 2 of 10 comparisons are complete." in text
     assert "| SMART | S 1, ε 0.3" not in text.partition("## What was tuned")[0]  # settings by task are below
     assert "The best control is twice the epochs (+" in text
     assert "Likelihood and calibration on RTE" in text
@@ -533,3 +579,12 @@ def test_without_a_gain_there_is_no_picture(tmp_path: Path) -> None:
     path = tmp_path / "none.svg"
     assert not page.draw(page.all_outcomes(Records([])), path)
     assert not path.exists()
+
+
+@given(st.lists(st.floats(-2, 2).map(lambda value: round(value, 2)), min_size=1, max_size=8), st.floats(0.01, 1))
+def test_points_of_the_picture_lie_apart_and_are_moved_as_little_as_can_be(values: list[float], least: float) -> None:
+    found, order = apart(values, least), sorted(range(len(values)), key=values.__getitem__)
+    steps = least * np.arange(len(values))
+    naive = IsotonicRegression().fit_transform(np.arange(len(values)), np.array(values)[order] - steps) + steps
+    assert np.array(found)[order] == pytest.approx(naive)
+    assert np.all(np.diff(np.array(found)[order]) >= least - 1e-9)

@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 import builtin_data
 import numpy as np
+from cells import Cell, Records
 from contests import CONTESTS
 from numpy.typing import NDArray
-from outcomes import Cell, Entry, Outcome, Records, outcomes
+from outcomes import Entry, Outcome, outcomes
 from scoring import primary_score
 from text_runs import TEST, samples
 
@@ -44,7 +45,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Of one contestant's gain in one outcome.
+    """The interval for one contestant's gain in one outcome.
 
     Args:
         outcome, contestant: their names.
@@ -79,7 +80,7 @@ def read(path: Path = BOOTSTRAP) -> BootstrapRecord:
 
 
 def fingerprint(entry: Entry) -> str:
-    """Of all predictions that a gain rests on."""
+    """A hash of all predictions that a gain rests on."""
     digest = hashlib.sha256()
     for cells in (entry.cells, entry.standard):
         for task in sorted(cells):
@@ -102,7 +103,7 @@ def accuracy(weights: Array, predictions: Array, labels: Array) -> Array:
 
 
 def f1(weights: Array, predictions: Array, labels: Array) -> Array:
-    """Of class 1."""
+    """F1 for class 1."""
     guessed, true = predictions == 1, labels == 1
     marked = weights @ guessed + weights @ true
     found: Array = 2 * (weights @ (guessed & true)) / np.maximum(marked, 1)
@@ -229,7 +230,7 @@ def labels_of(task: str, data: Path) -> Array:
 
 
 def interval(outcome: Outcome, entry: Entry, scorers: Mapping[str, Scorer], draws: int = DRAWS) -> Interval:
-    """Of the mean gain over the seeds, and over the tasks in units of Standard's deviation where they are pooled."""
+    """The interval for the mean gain over the seeds, in units of Standard's deviation where tasks are pooled."""
     parts = []
     for task, cell in entry.cells.items():
         unit = entry.standard[task].deviation if entry.pooled else 1.0
@@ -255,7 +256,7 @@ def mean_score(cell: Cell, scorer: Scorer, entry: Entry, draws: int) -> Array:
 
 
 class Bootstrap:
-    """Makes the intervals of entries, those that are up to date taken from an earlier record.
+    """Makes the intervals of entries, and keeps what is up to date in an earlier record.
 
     Args:
         kept: the earlier record.
@@ -268,7 +269,7 @@ class Bootstrap:
         self.scorers: dict[str, Scorer] = {}
 
     def record(self, judged: Iterable[Outcome]) -> BootstrapRecord:
-        """Of all entries with all seeds."""
+        """The intervals for all entries with all seeds."""
         intervals = []
         for outcome in judged:
             for entry in outcome.entries.values():

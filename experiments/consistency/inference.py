@@ -96,17 +96,17 @@ def pays(gain: Gain, corrected: float) -> bool:
     return gain.low > 0 and corrected < LEVEL
 
 
-def pays_for_price(found: str, time: float, over_twice: tuple[Gain, float] | None) -> bool | None:
+def pays_for_price(found: str, time: float | None, over_twice: tuple[Gain, float] | None) -> bool | None:
     """Whether a method that pays is worth its time; ``None`` where the contest cannot tell.
 
     Args:
         found: its verdict.
-        time: a step's, over Standard's.
+        time: a step's, over Standard's, if it is known.
         over_twice: the gain over Standard with twice the epochs and its corrected p value, where there is that control.
     """
     if found != PAYS:
         return False
-    if time <= FREE_TIME:
+    if time is not None and time <= FREE_TIME:
         return True
     return None if over_twice is None else pays(*over_twice)
 

@@ -3,128 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
-from contests import CONTESTS, STANDARD, Contest, Contestant
+from cells import BySeed, Cell, Records, leader
+from contests import STANDARD, Contest, Contestant
 from inference import Gain, differences, holm, pays_for_price, replaces, verdict
-from scoring import primary_score, scores
-from stages import RESULT, TUNE, Planned, Point, finalists
-
-from advreg.record import RunRecord
 
 TWICE = "twice the epochs"
 POOLED = ("understanding", "confirmation")  # judged by the mean over their tasks, in units of Standard's deviation
-_TEST_SETS = ("2016", "2017")  # in translation
-
-BySeed = dict[int, float]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The results of one contestant on one task.
-
-    Args:
-        candidate: the one that was chosen.
-        point: its settings.
-        runs: those that have a score, by seed.
-        diverged: how many others there are.
-    """
-
-    candidate: str
-    point: Point
-    runs: Mapping[int, RunRecord]
-    diverged: int
-
-    @property
-    def done(self) -> int:
-        return len(self.runs) + self.diverged
-
-    @cached_property
-    def scores(self) -> BySeed:
-        return {seed: primary_score(run) for seed, run in self.runs.items()}
-
-    @property
-    def deviation(self) -> float:
-        """Of the scores over seeds."""
-        return stdev(self.scores.values()) if len(self.runs) > 1 else math.nan
-
-    def calibration(self, name: str) -> BySeed:
-        """A measure by seed, in translation the mean of the test sets; nothing where a task has no classes."""
-        found = {}
-        for seed, run in self.runs.items():
-            metrics = run.outcome.metrics
-            values = [metrics[key] for key in (name, *(f"{name}_{each}" for each in _TEST_SETS)) if key in metrics]
-            if values:
-                found[seed] = fmean(math.nan if value is None else value for value in values)
-        return found
-
-    def step_seconds(self) -> BySeed:
-        return {seed: run.outcome.timing["seconds_per_step"] or math.nan for seed, run in self.runs.items()}
-
-    def run_seconds(self) -> BySeed:
-        """Of all steps of a training."""
-        return {seed: each * (self.runs[seed].outcome.timing["steps"] or math.nan)
-                for seed, each in self.step_seconds().items()}  # fmt: skip
-
-    def passes(self, kind: str) -> float:
-        """Forward or backward passes a step."""
-        return fmean(run.outcome.passes[kind] or math.nan for run in self.runs.values())
-
-
-class Records:
-    """The runs of all contests.
-
-    Args:
-        records: in any order; of two with one name the first counts.
-    """
-
-    def __init__(self, records: Iterable[RunRecord]) -> None:
-        self.by_name: dict[str, RunRecord] = {}
-        for record in records:
-            self.by_name.setdefault(record.name, record)
-        self.scores = scores(self.by_name.values())
-
-    def of(self, contest: Contest) -> list[RunRecord]:
-        return [record for name, record in self.by_name.items() if name.startswith(f"{contest.name}/")]
-
-    def cells(self, contest: Contest, task: str) -> dict[str, Cell]:
-        """By contestant; only runs with the candidate that was chosen."""
-        found = {}
-        for name, (candidate, point) in finalists(contest, task, self.scores).items():
-            keys = {
-                seed: Planned(contest.name, task, RESULT, name, candidate, seed, point).key for seed in contest.seeds
-            }
-            made = {seed: self.by_name[key] for seed, key in keys.items() if key in self.by_name}
-            scored = {seed: run for seed, run in made.items() if is_scored(run)}
-            found[name] = Cell(candidate, point, scored, len(made) - len(scored))
-        return found
-
-    def tuned(self, contest: Contest, task: str) -> dict[str, tuple[int, int]]:
-        """How many candidates are done of each contestant that is tuned, and how many it has."""
-        wanted = {STANDARD: len(contest.standard)}
-        wanted |= {name: len(each.variants) for name, each in contestants(contest, task).items()}
-        return {
-            name: (sum(key.startswith("/".join((contest.name, task, TUNE, name, ""))) for key in self.scores), count)
-            for name, count in wanted.items()
-            if count > 1 and contest.follows is None
-        }
-
-
-def is_scored(run: RunRecord) -> bool:
-    return run.outcome.status == "finished" and math.isfinite(primary_score(run))
-
-
-def leader(contest: Contest) -> Contest:
-    """The contest whose contestants it takes over, or itself."""
-    return contest if contest.follows is None else CONTESTS[contest.follows]
-
-
-def contestants(contest: Contest, task: str) -> dict[str, Contestant]:
-    """Those other than Standard that can do a task."""
-    return {each.name: each for each in leader(contest).contestants if task not in each.without}
 
 
 # ---- one contestant in one outcome
@@ -201,24 +90,24 @@ class Entry:
         """Standard's over seeds, in the units of the gains."""
         return 1.0 if self.pooled else next(iter(self.standard.values())).deviation
 
-    @property
-    def step_time(self) -> float:
-        """A step's time over Standard's with the same seed, median over seeds and tasks."""
-        return self._time(Cell.step_seconds)
+    @cached_property
+    def step_time(self) -> float | None:
+        """A step's time over Standard's median on the same task in the same session: the median of all runs.
+
+        None where no run of Standard's was made in the same session.
+        """
+        found = []
+        for task, cell in self.cells.items():
+            for session in set(cell.sessions.values()):
+                if theirs := self.standard[task].step_seconds(session):
+                    found += [seconds / median(theirs) for seconds in cell.step_seconds(session)]
+        return median(found) if found else None
 
     @property
-    def run_time(self) -> float:
-        """The same of all steps of a training."""
-        return self._time(Cell.run_seconds)
-
-    def _time(self, seconds: Callable[[Cell], BySeed]) -> float:
-        return median(
-            mine / theirs[seed]
-            for task, cell in self.cells.items()
-            for theirs in [seconds(self.standard[task])]
-            for seed, mine in seconds(cell).items()
-            if seed in theirs
-        )
+    def run_time(self) -> float | None:
+        """The same of a whole training."""
+        longer = fmean(cell.steps() / self.standard[task].steps() for task, cell in self.cells.items())
+        return None if self.step_time is None else self.step_time * longer
 
     def on(self, task: str) -> Entry | None:
         """The same with one of its tasks alone, in points; none before its candidate is chosen."""
@@ -290,7 +179,7 @@ class Outcome:
 
     @property
     def asked(self) -> int:
-        """How many results there are to be, Standard's too; before the finalists are known, all that are tuned wait."""
+        """How many results are planned, Standard's among them."""
         most = leader(self.contest).finalists
         tuned = [entry for entry in self.entries.values() if len(entry.contestant.variants) > 1]
         out = 0 if most is None else max(0, len(tuned) - most)
@@ -298,7 +187,7 @@ class Outcome:
 
     @property
     def decimals(self) -> int:
-        """Of gains in text."""
+        """How many decimals gains have in text."""
         return 2 if self.pooled or self.contest.kind == "translation" else 1
 
     def replaced(self) -> dict[tuple[str, str], Gain]:
@@ -340,7 +229,7 @@ def outcomes(found: Records, contest: Contest) -> list[Outcome]:
 
 
 def entries(contest: Contest, tasks: Sequence[str], cells: Mapping[str, Mapping[str, Cell]]) -> dict[str, Entry]:
-    """The contestants of an outcome; those that were tuned and are no finalists are left out."""
+    """The contestants of an outcome, without the tuned ones that are no finalists."""
     found = {}
     for each in leader(contest).contestants:
         able = [task for task in tasks if task not in each.without]
@@ -362,7 +251,7 @@ Place = tuple[tuple[str, ...], str]  # the tasks of an outcome, and a method
 
 
 def verdicts(compared: Mapping[tuple[str, ...], Mapping[str, Entry]]) -> dict[Place, Verdict]:
-    """Of all methods of a contest that have all seeds."""
+    """Verdicts on all methods of a contest with all seeds."""
     methods = {(tasks, name): each for tasks, mine in compared.items() for name, each in mine.items() if each.is_method}
     gains = {place: each.gain for place, each in methods.items() if each.gain is not None}
     doubled = {}

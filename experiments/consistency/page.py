@@ -17,11 +17,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # pages.py
 import texts
 from bootstrap import BOOTSTRAP, ROOT, RUNS, BootstrapRecord
 from bootstrap import read as read_bootstrap
+from cells import Cell, Records
 from contests import CONTESTS, STANDARD, Contest
 from inference import PAYS, Gain, differences
-from outcomes import TWICE, Cell, Entry, Outcome, Records, Verdict, outcomes
+from outcomes import TWICE, Entry, Outcome, Verdict, outcomes
 from pages import keep
-from picture import draw
+from picture import draw, is_drawn
 from provenance import departures, made, missing, tuned
 from wording import (
     SCALED,
@@ -40,9 +41,9 @@ from wording import (
 )
 
 from advreg.record_log import RecordLog
-from advreg.report.render import Sheet, difference_text, markdown_table, spread_text
+from advreg.report.render import Sheet, difference_text, markdown_table, number_text, spread_text
 from advreg.report.student import Spread
-from advreg.report.words import NOTHING
+from advreg.report.words import NOTHING, method_order
 
 PAGE = ROOT / "docs" / "results" / "consistency.md"
 PICTURE = "consistency.svg"
@@ -52,8 +53,8 @@ MEASURES = ("nll", "ece", SCALED, "scaled_ece")
 def page(found: Records, bootstrap: BootstrapRecord) -> str:
     """The whole page."""
     judged = all_outcomes(found)
-    picture = f"![gain against time]({PICTURE})" if any(map(has_gains, judged)) else ""
-    parts = ["# Do consistency methods pay?", answer(judged), texts.RULES, picture]
+    picture = f"![gain against time]({PICTURE})" if any(map(is_drawn, all_entries(judged))) else ""
+    parts = ["# Do consistency methods pay?", answer(judged), summary(judged), texts.RULES, picture]
     parts += [texts.GUIDE, guide(judged)]
     for contest in CONTESTS.values():
         parts += contest_parts(contest, [outcome for outcome in judged if outcome.contest == contest], bootstrap)
@@ -65,12 +66,34 @@ def all_outcomes(found: Records) -> list[Outcome]:
     return [outcome for contest in CONTESTS.values() for outcome in outcomes(found, contest)]
 
 
+def all_entries(judged: Sequence[Outcome]) -> list[Entry]:
+    return [entry for outcome in judged for entry in outcome.entries.values()]
+
+
 def has_gains(outcome: Outcome) -> bool:
     return any(entry.gain is not None for entry in outcome.entries.values())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown_table(Sheet("", header, rows))
+
+
+def summary(judged: Sequence[Outcome]) -> str:
+    """A row for each outcome with a verdict, a column for each method; bold: pays for its price."""
+    shown = [outcome for outcome in judged if outcome.verdicts]
+    names = sorted({name for outcome in shown for name in outcome.methods}, key=method_order)
+    rows = [[texts.PLACES[outcome.key].title, *(summary_cell(outcome, name) for name in names)] for outcome in shown]
+    return f"{texts.SUMMARY.strip()}\n\n{table(['', *map(label, names)], rows)}" if rows else ""
+
+
+def summary_cell(outcome: Outcome, name: str) -> str:
+    if name not in outcome.methods:
+        return NOTHING
+    if name not in outcome.verdicts:
+        return "runs missing"
+    verdict = outcome.verdicts[name]
+    shown = f"{verdict.text}, {gain_text(outcome, outcome.entries[name].gain)}"
+    return f"**{shown}**" if verdict.for_price else shown
 
 
 # ---- a contest
@@ -122,7 +145,7 @@ def gain_row(outcome: Outcome, entry: Entry, bootstrap: BootstrapRecord, twice: 
         *settings,
         gain_text(outcome, entry.gain) + diverged,
         *verdict_cells(outcome, outcome.verdicts.get(entry.contestant.name), twice),
-        f"{entry.step_time:.2f}",
+        number_text(entry.step_time, 2),
         " + ".join(f"{entry.passes(kind):.3g}" for kind in ("forward", "backward")),
         NOTHING if samples is None else interval_text(samples.low, samples.high, outcome.decimals),
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from inference import SHARE_OF_DEVIATION
@@ -17,14 +19,16 @@ _COLUMNS = 3
 _MARKERS = {"ema": "s", "neftune": "^", "smoothing": "v", "twice the epochs": "D"}  # of controls, which are grey
 _TITLE = (
     "Gain over tuned Standard against the time of a training; bars: 95 % intervals over seeds,\n"
-    "grey: within a third of Standard's standard deviation over seeds"
+    "grey: within a third of Standard's standard deviation over seeds; points with nearly the same time are moved apart"
 )
-_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8)
+_TICKS, _FINE_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8), (0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5)
+_NEAR = 1.6  # the longest time for which ticks are fine
+_LEAST_GAP = 0.035  # between two points, of the width
 
 
 def draw(judged: Sequence[Outcome], path: Path) -> bool:
     """Draw the contestants that have all seeds; false where there is none."""
-    panels = [outcome for outcome in judged if any(entry.gain for entry in outcome.entries.values())]
+    panels = [outcome for outcome in judged if any(map(is_drawn, outcome.entries.values()))]
     if not panels:
         return False
     columns = min(len(panels), _COLUMNS)
@@ -42,17 +46,25 @@ def draw(judged: Sequence[Outcome], path: Path) -> bool:
     return True
 
 
+def is_drawn(entry: Entry) -> bool:
+    """Whether it has all seeds, and a time that compares with Standard's."""
+    return entry.gain is not None and entry.run_time is not None
+
+
 def _panel(axis: Any, outcome: Outcome) -> None:
-    entries = [entry for entry in outcome.entries.values() if entry.gain is not None]
+    entries = [entry for entry in outcome.entries.values() if is_drawn(entry)]
     third = SHARE_OF_DEVIATION * entries[0].deviation
     axis.axhspan(-third, third, color="black", alpha=0.06, linewidth=0)
     axis.axhline(0, color="black", linewidth=0.6)
-    for entry in entries:
-        _point(axis, entry)
-    times = [entry.run_time for entry in entries]
+    times = [math.log(entry.run_time or 1.0) for entry in entries]
+    reach = max(*times, 0.0) - min(*times, 0.0)
+    places = apart(times, _LEAST_GAP * reach)
+    for entry, place in zip(entries, places, strict=True):
+        _point(axis, entry, math.exp(place))
+    low, high = math.exp(min(*places, 0.0) - 0.06 * reach), math.exp(max(*places, 0.0) + 0.06 * reach)
     axis.set_xscale("log")
-    axis.set_xlim(0.9 * min(*times, 1.0), 1.15 * max(times))
-    axis.set_xticks([tick for tick in _TICKS if 0.9 * min(*times, 1.0) <= tick <= 1.15 * max(times)], minor=False)
+    axis.set_xlim(low, high)
+    axis.set_xticks([tick for tick in (_TICKS if high > _NEAR else _FINE_TICKS) if low <= tick <= high])
     axis.set_xticks([], minor=True)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_title(PLACES[outcome.key].title, fontsize=9)
@@ -62,12 +74,29 @@ def _panel(axis: Any, outcome: Outcome) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _point(axis: Any, entry: Entry) -> None:
+def apart(values: Sequence[float], least: float) -> list[float]:
+    """The values moved as little as can be, by the sum of squares, so that they lie ``least`` apart in the same order.
+
+    With i · least taken from the i-th smallest it is the isotonic regression, whose blocks of falling values are merged
+    into their mean.
+    """
+    order = sorted(range(len(values)), key=values.__getitem__)
+    blocks: list[list[float]] = []
+    for rank, place in enumerate(order):
+        blocks.append([values[place] - rank * least])
+        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    moved = [fmean(block) for block in blocks for _ in block]
+    found = dict(zip(order, (value + rank * least for rank, value in enumerate(moved)), strict=True))
+    return [found[place] for place in range(len(values))]
+
+
+def _point(axis: Any, entry: Entry, place: float) -> None:
     assert entry.gain is not None
     name, method = entry.contestant.name, entry.contestant.method
     colour = COLOURS.get(method, OTHERS) if entry.is_method else "#777777"
     axis.errorbar(
-        [entry.run_time],
+        [place],
         [entry.gain.mean],
         yerr=[[entry.gain.mean - entry.gain.low], [entry.gain.high - entry.gain.mean]],
         fmt=_MARKERS.get(name, "o"),

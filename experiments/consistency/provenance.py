@@ -8,8 +8,9 @@ from pathlib import Path
 
 import texts
 from bootstrap import BootstrapRecord
+from cells import Records
 from contests import CONTESTS, STANDARD, Contest
-from outcomes import Outcome, Records, outcomes
+from outcomes import Outcome, outcomes
 from pages import commits_of
 from stages import RESULT, TUNE, choices, planned
 from wording import capitalised, in_text, label, listed, setting, task_title
@@ -41,7 +42,7 @@ def tuned(found: Records) -> str:
 
 
 def tuned_rows(found: Records, contest: Contest, task: str) -> list[list[str]]:
-    """A row for each contestant of which a candidate is done."""
+    """A row for each contestant with a finished candidate."""
     chosen = choices(contest, task, found.scores) if contest.follows is None else {}
     tried: dict[str, dict[str, str]] = {}
     for each in planned(contest, found.scores):
@@ -92,7 +93,7 @@ def machines(runs: Sequence[RunRecord]) -> list[str]:
         jobs = arguments[arguments.index("--jobs") + 1] if "--jobs" in arguments else "2"
         device = f"{environment['device'].replace('cpu', 'CPU')}, {environment['cpu_count']} cores"
         found.setdefault(f"{device}, torch {environment['packages']['torch']}", set()).add(jobs)
-    return [f"{device}, {' or '.join(sorted(jobs, key=int))} runs side by side" for device, jobs in found.items()]
+    return [f"{device}, {' or '.join(sorted(jobs, key=int))} at a time" for device, jobs in found.items()]
 
 
 # ---- what is missing
@@ -119,22 +120,24 @@ def candidates_lacking(found: Records, contest: Contest) -> Iterator[str]:
 
 def results_lacking(outcome: Outcome) -> Iterator[str]:
     """A line for each task; contestants whose candidate is not chosen have no runs."""
+    seeds = len(outcome.contest.seeds)
     for task in outcome.tasks:
-        seeds = len(outcome.contest.seeds)
-        cells = {name: entry.cells.get(task) for name, entry in outcome.entries.items()
-                 if task not in entry.contestant.without}  # fmt: skip
-        cells = {STANDARD: outcome.standard.get(task), **cells}
-        lacking = {name: (0 if cell is None else cell.done, seeds) for name, cell in cells.items()}
-        lacking = {name: (done, of) for name, (done, of) in lacking.items() if done < of}
+        entries = {name: each for name, each in outcome.entries.items() if task not in each.contestant.without}
+        cells = {STANDARD: outcome.standard.get(task), **{name: each.cells.get(task) for name, each in entries.items()}}
+        done = {name: 0 if cell is None else cell.done for name, cell in cells.items()}
+        lacking = {name: (count, seeds) for name, count in done.items() if count < seeds}
         if lacking:
-            yield f"- `{outcome.contest.name}`, seeds on {task_title(task)}: {counts_text(lacking)}."
+            whole = set(lacking.values()) if len(lacking) == len(cells) else set()
+            told = "all have {} of {}".format(*whole.pop()) if len(whole) == 1 else counts_text(lacking)
+            yield f"- `{outcome.contest.name}`, seeds on {task_title(task)}: {told}."
 
 
 def counts_text(lacking: Mapping[str, tuple[int, int]]) -> str:
-    """How many runs each contestant has; those without any together."""
-    some = [f"{in_text(name)} {done} of {of}" for name, (done, of) in lacking.items() if done]
-    none = [in_text(name) for name, (done, _) in lacking.items() if not done]
-    return "; ".join([*([", ".join(some)] if some else []), *([f"none of {listed(none)}"] if none else [])])
+    """How many runs contestants have; those with the same count together."""
+    groups: dict[tuple[int, int], list[str]] = {}
+    for name, count in lacking.items():
+        groups.setdefault(count, []).append(in_text(name))
+    return "; ".join(f"{done} of {of} of {listed(names)}" for (done, of), names in groups.items())
 
 
 def samples_lacking(outcome: Outcome, bootstrap: BootstrapRecord) -> Iterator[str]:
@@ -159,7 +162,7 @@ def departures(found: Records) -> str:
 
 
 def departing(contest: Contest, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """All runs of a contest are to be of one commit, without uncommitted changes, and on one kind of device."""
+    """The plan asks for one commit without uncommitted changes; one kind of device keeps times comparable."""
     trees = {(git["commit"], git["dirty"]) for run in runs if (git := run.environment["git"])}
     if len({commit for commit, _ in trees}) > 1:
         yield f"The runs of `{contest.name}` are of {counted(len(trees), 'commit')}."

@@ -12,7 +12,7 @@ class Place:
     Args:
         title: of its table and its panel in the picture.
         where: in a sentence.
-        regime: what kind of training it stands for, in the guide.
+        regime: the kind of training that it is an example of, in the guide.
     """
 
     title: str
@@ -22,30 +22,20 @@ class Place:
 
 PLACES = {
     "builtin/docstrings": Place("Built-in task", "on the built-in task", "from scratch with ten classes"),
-    "noisy/docstrings-noisy": Place(
-        "Built-in task, 20 % wrong labels", "on the built-in task with 20 % wrong labels", "with noisy labels"
-    ),
-    "noisy/docstrings-clear": Place(
-        "Built-in task, clear sentences", "on the clear sentences of the built-in task", "with clean labels"
-    ),
+    "noisy/docstrings-noisy": Place("Built-in task, 20 % wrong labels", "with 20 % wrong labels", "with noisy labels"),
+    "noisy/docstrings-clear": Place("Built-in task, clear sentences", "on clear sentences", "with clean labels"),
     "scratch/mr": Place("MR from scratch", "on MR from scratch", "from scratch with two classes (MR)"),
     "scratch/sst2": Place("SST-2 from scratch", "on SST-2 from scratch", "from scratch with two classes (SST-2)"),
     "snli/snli": Place("SNLI from scratch", "on SNLI from scratch", "from scratch with three classes and much data"),
-    "understanding": Place(
-        "MiniLM: RTE, MRPC, CoLA, STS-B",
-        "in fine-tuning MiniLM (RTE, MRPC, CoLA, STS-B)",
-        "in fine-tuning a pretrained encoder",
-    ),
+    "understanding": Place("MiniLM, four tasks", "in fine-tuning MiniLM on four tasks", "in fine-tuning an encoder"),
     "confirmation": Place(
-        "MiniLM: SST-2, MR",
-        "in fine-tuning MiniLM (SST-2, MR)",
-        "in fine-tuning a pretrained encoder on two further tasks",
+        "MiniLM, SST-2 and MR",
+        "in fine-tuning MiniLM on SST-2 and MR",
+        "in fine-tuning an encoder on two further tasks",
     ),
-    "translation/multi30k-en-de": Place(
-        "Multi30k En-De", "in translation (Multi30k En-De)", "in translation (En-De)"
-    ),
-    "french/multi30k-en-fr": Place("Multi30k En-Fr", "in translation (Multi30k En-Fr)", "in translation (En-Fr)"),
-}  # fmt: skip
+    "translation/multi30k-en-de": Place("Multi30k En-De", "in translation En-De", "in translation (En-De)"),
+    "french/multi30k-en-fr": Place("Multi30k En-Fr", "in translation En-Fr", "in translation (En-Fr)"),
+}
 
 CONTESTS = {
     "builtin": """
@@ -76,7 +66,7 @@ The settings of the built-in task, unchanged, on SNLI; accuracy in percent. Runs
 
 MiniLM, 1,000 training samples of each task. The outcome is the mean gain over the tasks, each in units of Standard's
 standard deviation over seeds ("deviations"); online label smoothing has no STS-B. Runs share one GPU, which small
-batches do not fill: a second pass costs less time here than on a GPU of its own with larger batches.
+batches do not fill: a second pass costs less time here than with larger batches, or on a GPU that no other run shares.
 """,
     "confirmation": """
 ## Confirmation on two further tasks
@@ -113,7 +103,8 @@ choice has seen. Gains are differences to Standard with the same seed, with 95 %
 - **Test samples**: the interval of the same gain from a bootstrap over test samples with the seeds fixed.
 - **Helps calibration**: the interval of the difference in negative log-likelihood, after temperature scaling on the
   validation set, is below 0.
-- Time is a step's over Standard's with the same seed (median); passes are forward + backward a step.
+- Time is a step's over Standard's median on the same task in the same session, median over the runs; passes are forward
+  + backward a step.
 """
 
 GUIDE = """
@@ -144,7 +135,7 @@ READING = """
   tried. A wider search may find a better setting, for Standard too.
 - "Undecided" says that the seeds are too few for the size of the effect. PLAN.md states, for each contest, which gain
   it finds in four cases of five; smaller ones can exist.
-- Two intervals stand in each table because they answer two questions: whether other seeds would show the gain on the
+- Each table has two intervals because they answer two questions: whether other seeds would show the gain on the
   same test samples, and whether other test samples would show it with the same seeds. A gain that holds in one and not
   in the other is not safe.
 - Temperature scaling is free, so calibration is compared after it. A large difference without it, and none with it,
@@ -159,3 +150,8 @@ FURTHER = """
 """
 
 NO_GAINS = "No contestant has all its seeds yet; see below for what is missing."
+
+SUMMARY = """
+Gains over tuned Standard with 95 % intervals: in points, in deviations (MiniLM) or in BLEU (Multi30k). Bold: pays for
+its price.
+"""

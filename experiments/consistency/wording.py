@@ -9,9 +9,12 @@ from outcomes import Entry, Outcome
 from stages import Point
 from texts import PLACES
 
-from advreg.report.render import difference_text
-from advreg.report.words import counted, method_name, method_order, task_name, value_text
+from advreg.report.render import difference_text, number_text
+from advreg.report.student import Spread
+from advreg.report.words import NOTHING, counted, method_name, method_order, task_name, value_text
 
+SCALED = "scaled_nll"
+HELPS, HARMS, OPEN = "helps", "harms", "no difference shown"  # an effect on calibration
 _CONTROLS = {
     "ema": "EMA", "neftune": "NEFTune", "smoothing": "More label smoothing", "twice the epochs": "Twice the epochs",
 }  # fmt: skip
@@ -78,7 +81,7 @@ def figure(outcome: Outcome, entry: Entry) -> str:
 
 
 def at_price(outcome: Outcome, entry: Entry) -> str:
-    return f"{figure(outcome, entry)} at {entry.step_time:.2f} × Standard's time a step"
+    return f"{figure(outcome, entry)} at {number_text(entry.step_time, 2)} × Standard's time a step"
 
 
 def where(outcome: Outcome) -> str:
@@ -94,27 +97,55 @@ def answer(judged: Sequence[Outcome]) -> str:
     if not started:
         return "**No verdict yet**: no contestant has all its seeds."
     complete = sum(map(_decided, judged))
-    so_far = "" if complete == len(judged) else f"**So far** ({complete} of {len(judged)} comparisons are complete): "
-    return so_far + " ".join([
-        *_paying(started, True, "Pays for its price"),
-        *_paying(started, None, "Pays, at a price that is not tested"),
-        *_paying(started, False, "Pays, but not for its price"),
-        *(_closest(outcome) for outcome in started if _decided(outcome) and not _with(outcome, PAYS)),
-        *_others(started, UNDECIDED, "Undecided"),
-        *_others(started, DOES_NOT, "Does not pay"),
-        *_waiting(judged),
-    ])  # fmt: skip
+    so_far = [f"So far {complete} of {len(judged)} comparisons are complete."] if complete < len(judged) else []
+    names = sorted({name for outcome in started for name in outcome.verdicts}, key=lambda name: _order(started, name))
+    flat = [_closest(outcome) for outcome in started if _decided(outcome) and not _with(outcome, PAYS)]
+    return " ".join([*so_far, *(_summary(started, name) for name in names), *flat, *_waiting(judged)])
 
 
-def _paying(judged: Sequence[Outcome], for_price: bool | None, told: str) -> list[str]:
-    """The methods that pay, with this answer to the question of their price: where, and how much."""
-    found: dict[str, list[str]] = {}
-    for outcome in judged:
-        for name in _with(outcome, PAYS):
-            if outcome.verdicts[name].for_price is for_price:
-                found.setdefault(name, []).append(f"{where(outcome)} ({at_price(outcome, outcome.entries[name])})")
-    methods = [f"**{in_text(name)}** {listed(places)}" for name, places in found.items()]
-    return [f"{told}: {'; '.join(methods)}."] if methods else []
+def _order(judged: Sequence[Outcome], name: str) -> tuple[int, int, int]:
+    """Methods that pay for their price most often come first, then those that pay."""
+    found = [outcome.verdicts[name] for outcome in judged if name in outcome.verdicts]
+    worth, paid = sum(each.for_price is True for each in found), sum(each.text == PAYS for each in found)
+    return -worth, -paid, method_order(name)
+
+
+def _summary(judged: Sequence[Outcome], name: str) -> str:
+    """Where a method pays, for its price or not, at what time; how often it does not."""
+    mine = [outcome for outcome in judged if name in outcome.verdicts]
+    paying = [outcome for outcome in mine if outcome.verdicts[name].text == PAYS]
+    parts = []
+    for for_price, told in _PRICES.items():
+        places = [
+            f"{where(outcome)} ({mean_text(outcome, name)})"
+            for outcome in paying
+            if outcome.verdicts[name].for_price is for_price
+        ]
+        parts += [f"{told} {listed(places)}"] if places else []
+    if paying:
+        parts[-1] += f", at {times_text(paying, name)} × Standard's time a step"
+    for text, told in ((UNDECIDED, "is undecided"), (DOES_NOT, "does not pay")):
+        places = [where(outcome) for outcome in mine if outcome.verdicts[name].text == text]
+        parts += [f"{told} {listed(places)}"] if places else []
+    return f"**{label(name)}** {'; '.join(parts)}."
+
+
+_PRICES = {
+    True: "pays for its price",
+    None: "pays at a price that is not tested",
+    False: "pays, but not for its price,",
+}
+
+
+def mean_text(outcome: Outcome, name: str) -> str:
+    """A gain without its interval."""
+    return f"{difference_text(Spread(outcome.entries[name].mean, None, 1), outcome.decimals)} {unit(outcome)}"
+
+
+def times_text(judged: Sequence[Outcome], name: str) -> str:
+    """The shortest and the longest time a step over Standard's."""
+    times = sorted(time for outcome in judged if (time := outcome.entries[name].step_time) is not None)
+    return " to ".join(dict.fromkeys(f"{time:.2f}" for time in [*times[:1], *times[-1:]])) or NOTHING
 
 
 def _with(outcome: Outcome, text: str) -> list[str]:
@@ -132,11 +163,6 @@ def _closest(outcome: Outcome) -> str:
     name = max(outcome.verdicts, key=lambda each: outcome.entries[each].mean)
     told = f"the closest is {in_text(name)} ({at_price(outcome, outcome.entries[name])})"
     return f"{capitalised(where(outcome))} no method pays; {told}."
-
-
-def _others(judged: Sequence[Outcome], text: str, title: str) -> list[str]:
-    places = [f"{_methods(names)} {where(outcome)}" for outcome in judged if (names := _with(outcome, text))]
-    return [f"{title}: {'; '.join(places)}."] if places else []
 
 
 def _waiting(judged: Sequence[Outcome]) -> list[str]:
@@ -181,15 +207,12 @@ def advice(judged: Sequence[Outcome], name: str) -> str:
 
 def helps(judged: Sequence[Outcome], name: str) -> str:
     """Its verdicts as one sentence."""
+    mine = [outcome for outcome in judged if name in outcome.methods]
     parts = []
     for text, told in ((PAYS, "pays"), (UNDECIDED, "is undecided"), (DOES_NOT, "does not pay")):
-        places = [
-            f"{PLACES[outcome.key].regime} ({figure(outcome, outcome.entries[name])})"
-            for outcome in judged
-            if name in _with(outcome, text)
-        ]
+        places = [f"{PLACES[outcome.key].regime} ({mean_text(outcome, name)})"
+                  for outcome in mine if name in _with(outcome, text)]  # fmt: skip
         parts += [f"{told} {listed(places)}"] if places else []
-    mine = [outcome for outcome in judged if name in outcome.methods]
     waiting = sum(name not in outcome.verdicts for outcome in mine)
     parts += [f"lacks runs in {waiting} of {counted(len(mine), 'comparison')}"] if waiting else []
     return f"It {'; '.join(parts)}."
@@ -197,20 +220,17 @@ def helps(judged: Sequence[Outcome], name: str) -> str:
 
 def costs(judged: Sequence[Outcome], name: str) -> str:
     """Its time, and the tasks whose calibration it helps or harms, as one sentence."""
-    known = [outcome.entries[name] for outcome in judged if name in outcome.verdicts]
+    known = [outcome for outcome in judged if name in outcome.verdicts]
     if not known:
         return "Its cost is not measured yet."
-    times = sorted(entry.step_time for entry in known)
-    span = f"{times[0]:.2f}" if len(times) == 1 else f"{times[0]:.2f} to {times[-1]:.2f}"
-    parts = [f"A step takes {span} × Standard's time"]
-    found = {task: changed for entry in known for task, changed in calibrated(entry).items()}
-    for told, wanted in (("helps", HELPS), ("harms", HARMS)):
-        tasks = [task_title(task) for task, changed in found.items() if effect(changed) == wanted]
-        parts += [f"it {told} calibration on {listed(tasks)}"] if tasks else []
-    return f"{' and '.join(parts) if len(parts) < 3 else ', '.join(parts)}."
-
-
-HELPS, HARMS, OPEN = "helps", "harms", "no difference shown"
+    found = {task: changed for each in known for task, changed in calibrated(each.entries[name]).items()}
+    changes = [
+        f"{told} calibration on {listed(tasks)}"
+        for told in (HELPS, HARMS)
+        if (tasks := [task_title(task) for task, changed in found.items() if effect(changed) == told])
+    ]
+    told = " and ".join(changes) or "shows no difference in calibration"
+    return f"A step takes {times_text(known, name)} × Standard's time; it {told}."
 
 
 def calibrated(entry: Entry) -> dict[str, Gain]:
@@ -223,11 +243,8 @@ def calibrated(entry: Entry) -> dict[str, Gain]:
     return found
 
 
-SCALED = "scaled_nll"
-
-
 def effect(changed: Gain) -> str:
-    """Of a difference in negative log-likelihood; less is better."""
+    """What a difference in negative log-likelihood says; less is better."""
     if changed.high < 0:
         return HELPS
     return HARMS if changed.low > 0 else OPEN
