@@ -368,6 +368,20 @@ def test_bleu_of_weighted_sentences_is_sacrebleus() -> None:
         assert score == pytest.approx(naive)
 
 
+def test_a_translation_is_scored_by_the_mean_of_its_test_sets() -> None:
+    lines = ["a man is riding a red horse .", "two dogs play in the snow", "a girl in a blue dress sings a song ."]
+    references = ["a man rides a red horse .", "two dogs play in the snow .", "a girl in a blue dress sings a song"]
+    sets = {"valid": lines[::-1], "test": lines, "test_2017_flickr": [*references[:2], lines[2]]}
+    bleus = {name: BLEU().corpus_score(found, [references]).score for name, found in sets.items()}
+    metrics = {"valid_bleu": bleus["valid"], "bleu_2016": bleus["test"], "bleu_2017": bleus["test_2017_flickr"]}
+    details = {"bleu_statistics": {name: bleu_counts(found, references) for name, found in sets.items()}}
+    record = made_up("rdrop", 400, task="multi30k-en-de", metrics=metrics, details=details)
+    scorer = bootstrap.Scorer("multi30k-en-de", None)
+    scorer.check(record)
+    assert scorer(record, 0) == pytest.approx([(bleus["test"] + bleus["test_2017_flickr"]) / 2])
+    assert scorer(record, 7).shape == (7,)
+
+
 SEEDS = (400, 401, 402)
 LABELS = np.random.default_rng(5).integers(0, 3, 80).astype(float)
 
