@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
+from contests import LANGUAGE
+
 from advreg.recipes.understanding import TASKS, main_score
 from advreg.record import RunRecord
 
@@ -18,14 +20,21 @@ def validation_score(record: RunRecord) -> float:
     if record.outcome.status != "finished":
         return -math.inf
     metrics = record.outcome.metrics
+    if record.task.name in LANGUAGE.tasks:
+        return -100 * _number(metrics["valid_nll"])
     if _TRANSLATION[0] in metrics:
         return _number(metrics[_TRANSLATION[0]])
     return _text_score(record, {name[len(_VALID) :]: v for name, v in metrics.items() if name.startswith(_VALID)})
 
 
 def primary_score(record: RunRecord) -> float:
-    """What a contest reports: a task's main score in per cent, or the mean BLEU of its test sets."""
+    """What a contest reports: a task's main score in per cent, or the mean BLEU of its test sets.
+
+    Of a language model, minus the loss per answer token, in hundredths of a nat: a gain of 1 is a loss lower by 0.01.
+    """
     metrics = record.outcome.metrics
+    if record.task.name in LANGUAGE.tasks:
+        return -100 * _number(metrics["nll"])
     found = [name for name in _TRANSLATION[1] if name in metrics]
     if found:
         return fmean(_number(metrics[name]) for name in found)
@@ -40,6 +49,20 @@ def _text_score(record: RunRecord, metrics: Mapping[str, float | None]) -> float
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+_SIGNIFICANT = 0.01
+
+
+def can_solve(records: Iterable[RunRecord]) -> bool:
+    """Whether exact match says anything: one of Standard's tuning runs solves more problems than chance does."""
+    return any(record.task.details.get("above_chance") is True for record in records)
+
+
+def above_chance(right: int, count: int, chance: float) -> bool:
+    """Whether so many right answers are unlikely (p < 0.01, binomial, one-sided) if each is right by chance."""
+    p = sum(math.comb(count, hits) * chance**hits * (1 - chance) ** (count - hits) for hits in range(right, count + 1))
+    return right > 0 and p < _SIGNIFICANT
 
 
 def scores(records: Iterable[RunRecord]) -> dict[str, float]:

@@ -210,7 +210,12 @@ def translated(translator: Translator, text: Bitext, precision: str) -> tuple[di
     return {"bleu": scores.bleu, "chrf": scores.chrf}, bleu_counts(lines, text.target), scores.signatures["bleu"]
 
 
-def bleu_counts(lines: Sequence[str], references: Sequence[str]) -> str:
-    """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences with semicolons."""
-    rows = BLEU()._extract_corpus_statistics(list(lines), [list(references)])
+def bleu_counts(lines: Sequence[str], *references: Sequence[str | None]) -> str:
+    """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences with semicolons.
+
+    Args:
+        lines: to be scored.
+        references: the first of each line, then the second, and so on; none where a line has fewer.
+    """
+    rows = BLEU()._extract_corpus_statistics(list(lines), [list(each) for each in references])
     return ";".join(",".join(map(str, row)) for row in rows)
