@@ -17,6 +17,7 @@ from typing import Any
 import gguf_weights
 import language_runs
 import numpy as np
+import pack
 import pytest
 import torch
 import torch.nn.functional as F
@@ -405,6 +406,15 @@ def test_the_contest_has_three_candidates_of_each_and_the_controls_have_one() ->
 
 
 # ---- the weights
+
+
+@pytest.mark.parametrize("size", [1, 10, 11, 29, 30])
+def test_parts_joined_are_the_file_and_none_is_too_large(size: int) -> None:
+    content = bytes(range(size))
+    parts = pack.in_parts(content, 10)
+    assert b"".join(parts) == content
+    assert max(map(len, parts)) <= 10
+    assert len(parts) == -(-size // 10)
 
 
 def gguf_file(tensors: dict[str, tuple[int, tuple[int, ...], bytes]], facts: dict[str, int]) -> bytes:
