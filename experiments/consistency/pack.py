@@ -13,17 +13,17 @@ folder with its config, tokenizer and GGUF file, the file whole (``*.gguf``) or 
 
     python experiments/consistency/pack.py --data DATA --tasks "" --corpora "" --smollm2 SMOLLM2 [--records …]
 
-packs ``carry/`` without ``carry/weights/``, some 6 MiB, and ``carry/weights/part-0`` to ``part-2``, 31 MiB each. Four
-calls follow each other while the machine stays warm (it waits 30 seconds for the next one):
+packs ``carry/weights/part-0`` to ``part-2``, 31 MiB each, and all else in 4 MiB. Three calls follow each other while the
+machine stays warm (it waits 30 seconds for the next one):
 
-    1. carry carry/weights/part-0    mkdir -p /tmp/advreg-weights && cp carry/weights/* /tmp/advreg-weights/
-    2. carry carry/weights/part-1    the same command
-    3. carry carry/weights/part-2    the same command
-    4. carry carry/go.sh carry/code.tar.gz carry/data.tar.gz carry/site.tar.gz carry/smollm2.tar.gz carry/records
+    1. carry carry/weights/part-0    mkdir -p /tmp/advreg-weights && cp carry/weights/part-0 /tmp/advreg-weights/
+    2. carry carry/weights/part-1    mkdir -p /tmp/advreg-weights && cp carry/weights/part-1 /tmp/advreg-weights/
+    3. carry carry/weights/part-2 carry/go.sh carry/code.tar.gz carry/data.tar.gz carry/site.tar.gz
+             carry/smollm2.tar.gz carry/records
                                      bash carry/go.sh language 540 8
 
-Call 4 puts the parts together, compares the checksum, and dequantises them once. It can be repeated, and goes on from
-the checkpoints on that machine; a fresh machine needs all four, with the records so far in ``--records``.
+Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that machine it goes on from
+the checkpoints of the runs that were stopped; a fresh machine needs all three, with the records so far in ``--records``.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ if [ ! -f "$home/unpacked" ]; then
   for part in "$here"/*.tar.*; do tar xf "$part" -C "$home"; done
   touch "$home/unpacked"
 fi
-weights=/tmp/advreg-weights; smollm2=$home/smollm2
+weights=/tmp/advreg-weights; smollm2=$home/smollm2; mkdir -p "$weights"
+cp "$here"/weights/part-* "$weights/" 2>/dev/null || true
 if [ -d "$smollm2" ] && [ ! -f "$smollm2/model.safetensors" ]; then
   cat "$weights"/part-* > "$smollm2/model.gguf"
-  (cd "$smollm2" && sha256sum -c model.gguf.sha256)   # fails where a part is missing: carry it again
+  (cd "$smollm2" && sha256sum -c model.gguf.sha256) || {{ echo "carry all parts of the weights first"; exit 1; }}
   python3 "$home/experiments/consistency/gguf_weights.py" "$smollm2/model.gguf" "$smollm2"
   rm "$smollm2/model.gguf"
 fi
