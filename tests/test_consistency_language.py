@@ -306,9 +306,14 @@ def test_chance_is_how_often_other_problems_have_the_answer() -> None:
     assert chance_of(given, [2.0, 2.0, 3.0, 1.0]) == pytest.approx((1 + 1 + 0 + 2) / 12)
 
 
-@pytest.mark.parametrize(("right", "chance"), [(0, 0.0), (5, 0.02), (6, 0.005), (9, 0.01), (10, 0.05)])
-def test_a_rate_is_above_chance_where_the_binomial_tail_is_below_a_hundredth(right: int, chance: float) -> None:
-    assert above_chance(right, 200, chance) is bool(right > 0 and binom.sf(right - 1, 200, chance) < 0.01)
+@pytest.mark.parametrize("count", [200, 1319])
+@pytest.mark.parametrize(
+    ("right", "chance"), [(0, 0.0), (0, 0.1), (1, 0.0), (5, 0.02), (6, 0.005), (9, 0.01), (20, 0.05)]
+)
+def test_a_rate_is_above_chance_where_the_binomial_tail_is_below_a_hundredth(
+    right: int, chance: float, count: int
+) -> None:
+    assert above_chance(right, count, chance) is bool(right > 0 and binom.sf(right - 1, count, chance) < 0.01)
 
 
 def test_only_standards_candidates_and_results_of_a_model_that_can_solve_are_decoded(

@@ -169,7 +169,7 @@ def fewer(data: Prepared, values: Mapping[str, Any]) -> Prepared:
 class LengthTrainer(AdversarialTrainer):
     """Batches of samples of like length, in an order that depends on seed and epoch alone.
 
-    The stock sampler draws from the global generator, so a method that draws numbers of its own would change the order.
+    The stock sampler draws from the global generator, so a method that draws random numbers would change the order.
     """
 
     def get_train_dataloader(self) -> Any:
@@ -184,7 +184,7 @@ class LanguageRun:
         planned: what to run.
         data: the folder of the data.
         changes: of the contest's own settings, for a quick look at whether everything works.
-        scratch: a run that is stopped leaves its checkpoint here, and goes on from it.
+        scratch: the checkpoint of a run that is stopped goes here; the same run resumes from it.
         solves: let runs for the results solve the test's problems; see :func:`scoring.can_solve`.
     """
 
@@ -332,7 +332,7 @@ def scored_rows(model: Any, tokenizer: Any, rows: Sequence[Row]) -> Iterator[tup
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of like length, the longest first, at most so many tokens with padding."""
+    """Rows of like length, the longest first, at most ``_TOKENS_AT_ONCE`` tokens with padding."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     while order:
         count = max(1, _TOKENS_AT_ONCE // (lengths[order[0]] + _MULTIPLE))

@@ -13,8 +13,8 @@ folder with its config, tokenizer and GGUF file, the file whole (``*.gguf``) or 
 
     python experiments/consistency/pack.py --data DATA --tasks "" --corpora "" --smollm2 SMOLLM2 [--records …]
 
-packs ``carry/weights/part-0`` to ``part-2``, 31 MiB each, and all else in 4 MiB. Three calls follow each other while the
-machine stays warm (it waits 30 seconds for the next one):
+packs ``carry/weights/part-0`` to ``part-2``, 31 MiB each, and all else in 4 MiB. Three calls follow each other while
+the machine stays warm (it waits 30 seconds for the next one):
 
     1. carry carry/weights/part-0    mkdir -p /tmp/advreg-weights && cp carry/weights/part-0 /tmp/advreg-weights/
     2. carry carry/weights/part-1    mkdir -p /tmp/advreg-weights && cp carry/weights/part-1 /tmp/advreg-weights/
@@ -22,8 +22,9 @@ machine stays warm (it waits 30 seconds for the next one):
              carry/smollm2.tar.gz carry/records
                                      bash carry/go.sh language 540 8
 
-Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that machine it goes on from
-the checkpoints of the runs that were stopped; a fresh machine needs all three, with the records so far in ``--records``.
+Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that machine it goes on
+from the checkpoints of the runs that were stopped; a fresh machine needs all three calls, and the records so far in
+``--records``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PACKAGES = ("sacrebleu", "portalocker", "colorama", "tabulate")  # of pure Pytho
 WEIGHTS = "weights"
 SETS = ("gsm8k", "e2e_low")
 MOST_MIB = 64
-PART_MIB = 40  # of weights, beside the tree of 17
+PART_MIB = 40  # of weights; the tree adds 17
 
 _GO = """\
 #!/bin/bash
@@ -112,7 +113,7 @@ def main() -> None:
     size = mebibytes(path for path in asked.target.rglob("*") if path.parent.name != WEIGHTS)
     print(f"{asked.target}: {size:.1f} MiB of commit {commit[:10]}; with the tree it must stay below {MOST_MIB}")
     for part in sorted((asked.target / WEIGHTS).glob("*")):
-        print(f"{part}: {mebibytes([part]):.1f} MiB, in a call of its own")
+        print(f"{part}: {mebibytes([part]):.1f} MiB, in a separate call")
 
 
 def read_flags() -> argparse.Namespace:

@@ -30,7 +30,7 @@ def validation_score(record: RunRecord) -> float:
 def primary_score(record: RunRecord) -> float:
     """What a contest reports: a task's main score in per cent, or the mean BLEU of its test sets.
 
-    Of a language model, minus the loss per answer token, in hundredths of a nat: a gain of 1 is a loss lower by 0.01.
+    For a language model, minus the loss per answer token, in hundredths of a nat: a gain of 1 is a loss lower by 0.01.
     """
     metrics = record.outcome.metrics
     if record.task.name in LANGUAGE.tasks:
@@ -60,9 +60,14 @@ def can_solve(records: Iterable[RunRecord]) -> bool:
 
 
 def above_chance(right: int, count: int, chance: float) -> bool:
-    """Whether so many right answers are unlikely (p < 0.01, binomial, one-sided) if each is right by chance."""
-    p = sum(math.comb(count, hits) * chance**hits * (1 - chance) ** (count - hits) for hits in range(right, count + 1))
-    return right > 0 and p < _SIGNIFICANT
+    """Whether this count of right answers is unlikely by chance alone (one-sided binomial test, p < 0.01)."""
+    if chance <= 0 or right == 0:
+        return right > 0
+    ways = [math.lgamma(count + 1) - math.lgamma(n + 1) - math.lgamma(count - n + 1) for n in range(count + 1)]
+    p = sum(
+        math.exp(ways[n] + n * math.log(chance) + (count - n) * math.log1p(-chance)) for n in range(right, count + 1)
+    )
+    return p < _SIGNIFICANT
 
 
 def scores(records: Iterable[RunRecord]) -> dict[str, float]:
