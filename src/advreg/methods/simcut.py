@@ -29,8 +29,8 @@ class SimCut(PenaltyOptions, Method):
     Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*, 2022.
 
     Differs from the authors' code: the last *real* token of a row is spared, on whichever side the padding is (theirs
-    spares the last position, which in a padded target is padding), and the first one of a decoder; the penalty has the denominator of the task
-    loss; dropout masks can be shared or off.
+    spares the last position, which in a padded target is padding), and the first one of a decoder; the penalty has
+    the denominator of the task loss; dropout masks can be shared or off.
     """
 
     paper = "Gao et al. 2022"
