@@ -18,13 +18,18 @@ the machine stays warm (it waits 30 seconds for the next one):
 
     1. carry carry/weights/part-0    mkdir -p /tmp/advreg-weights && cp carry/weights/part-0 /tmp/advreg-weights/
     2. carry carry/weights/part-1    mkdir -p /tmp/advreg-weights && cp carry/weights/part-1 /tmp/advreg-weights/
-    3. carry carry/weights/part-2 carry/go.sh carry/code.tar.gz carry/data.tar.gz carry/site.tar.gz
-             carry/smollm2.tar.gz carry/records
+    3. carry carry/weights/part-2 carry/environment.sh carry/go.sh carry/code.tar.gz carry/data.tar.gz
+             carry/site.tar.gz carry/smollm2.tar.gz carry/records
                                      bash carry/go.sh language 540 8
 
 Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that machine it goes on
 from the checkpoints of the runs that were stopped; a fresh machine needs all three calls, and the records so far in
 ``--records``.
+
+The sketch curve (sketch_curve.py) needs the same with ``--corpora multi30k_en-de``, and as the third command:
+
+    . carry/environment.sh && python3 $home/experiments/consistency/sketch_curve.py --data $home/data \\
+        --out $OUT/sketch.json
 """
 
 from __future__ import annotations
@@ -53,12 +58,11 @@ SETS = ("gsm8k", "e2e_low")
 MOST_MIB = 64
 PART_MIB = 40  # of weights; the tree adds 17
 
-_GO = """\
-#!/bin/bash
-# usage: bash carry/go.sh CONTESTS SECONDS [PROCESSES] [FLAGS OF work.py]
+_ENVIRONMENT = """\
+# usage: . carry/environment.sh   unpacks what was carried, once, and sets what Python needs
 set -eu
-here=$(cd "$(dirname "$0")" && pwd); contests=$1; seconds=$2; jobs=${{3:-15}}; shift $(($# < 3 ? $# : 3))
-begun=$(date +%s); home=/tmp/consistency-{short}; out=${{OUT:-$home/out}}; mkdir -p "$home" "$out"
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+home=/tmp/consistency-{short}; out=${{OUT:-$home/out}}; mkdir -p "$home" "$out"
 if [ ! -f "$home/unpacked" ]; then
   for part in "$here"/*.tar.*; do tar xf "$part" -C "$home"; done
   touch "$home/unpacked"
@@ -74,6 +78,12 @@ fi
 export ADVREG_SMOLLM2=$smollm2
 export ADVREG_COMMIT={commit} ADVREG_TREE=clean ADVREG_MINILM=$home/minilm OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 export PYTHONPATH=$home/src:$home/site PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+"""
+_GO = """\
+#!/bin/bash
+# usage: bash carry/go.sh CONTESTS SECONDS [PROCESSES] [FLAGS OF work.py]
+begun=$(date +%s); . "$(dirname "$0")/environment.sh"
+contests=$1; seconds=$2; jobs=${3:-15}; shift $(($# < 3 ? $# : 3))
 if command -v nvidia-cuda-mps-control >/dev/null; then
   echo get_server_list | nvidia-cuda-mps-control >/dev/null 2>&1 || nvidia-cuda-mps-control -d || true
 fi
@@ -109,7 +119,8 @@ def main() -> None:
     (asked.target / "records").mkdir()
     for path in asked.records:
         shutil.copy(path, asked.target / "records" / f"{path.parent.name}-{path.name}")
-    (asked.target / "go.sh").write_text(_GO.format(commit=commit, short=commit[:10]))
+    (asked.target / "environment.sh").write_text(_ENVIRONMENT.format(commit=commit, short=commit[:10]))
+    (asked.target / "go.sh").write_text(_GO)
     size = mebibytes(path for path in asked.target.rglob("*") if path.parent.name != WEIGHTS)
     print(f"{asked.target}: {size:.1f} MiB of commit {commit[:10]}; with the tree it must stay below {MOST_MIB}")
     for part in sorted((asked.target / WEIGHTS).glob("*")):

@@ -24,7 +24,7 @@ from advreg.hf.attention import for_any_shape
 from advreg.hf.batching import Pairs, TokenBatches
 from advreg.hf.finite import NonFiniteLossError
 from advreg.hf.run import Result, checkpoint_at, device_name, quiet_libraries, report_steps, step_to_resume
-from advreg.hf.subwords import SPECIAL
+from advreg.hf.subwords import SPECIAL, Subwords
 from advreg.hf.survey import to_device
 from advreg.hf.task import IGNORED
 from advreg.hf.translator import TranslationJob, TranslationTrainer, Translator
@@ -43,6 +43,7 @@ SIZES = {
 }  # fmt: skip
 """4 + 4 layers of width 256, as in the pilots."""
 _POSITIONS = 1024
+_VOCABULARY = 10_000
 _SAVES = 4  # checkpoints of a run
 _TEST_SETS = {"test": "2016", "test_2017_flickr": "2017"}
 
@@ -73,7 +74,7 @@ class TranslationRun:
         folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
         values = {**CONTESTS[self.planned.contest].base, **self.planned.point.settings, **dict(self.changes)}
         settings = self.settings(values)
-        prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", 10_000))
+        prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", _VOCABULARY))
         plan = translation.Plan(
             settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder
         )
@@ -145,12 +146,20 @@ def _rows(pairs: Pairs) -> tuple[list[Any], list[Any]]:
     return [each["input_ids"] for each in found], [each["labels"] for each in found]
 
 
+def vocabulary_and_pairs(task: str, data: Path) -> tuple[Subwords, Pairs]:
+    """The subwords of a corpus and its training pairs, as the runs have them."""
+    prepared = _prepared(task, data, _VOCABULARY)
+    return prepared.subwords, prepared.train
+
+
+def small_model(subwords: Subwords, dropout: float, seed: int) -> Any:
+    """A translator of our sizes with random weights."""
+    return build_translator("transformer-small", len(subwords.source), None, dropout, _POSITIONS, seed, SPECIAL, SIZES)
+
+
 def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
     """The recipe's job with a model of our sizes."""
-    subwords = plan.prepared.subwords
-    model = build_translator(
-        "transformer-small", len(subwords.source), None, dropout, _POSITIONS, plan.seed, SPECIAL, SIZES
-    )
+    model = small_model(plan.prepared.subwords, dropout, plan.seed)
     job = replace(translation.make_job(plan), model=model)
     updates = len(job.batches()) * plan.settings.epochs
     own = {"eval_strategy": "no", "save_steps": max(1, updates // _SAVES), "save_total_limit": 1}
