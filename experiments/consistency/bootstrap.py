@@ -2,10 +2,11 @@
 
     python experiments/consistency/bootstrap.py --data DATA
 
-Records hold what was predicted for each test sample; the right answers are in DATA (as work.py reads it), or come with
-the interpreter for the built-in task. Test samples are drawn with replacement, the same for all contestants and seeds
-of a task; the mean gain over the seeds is taken for each draw, and the middle 95 % of the draws are the interval.
-Intervals are written to results/consistency/bootstrap.json. Those made of the same runs before are kept.
+Records hold what was predicted for each test sample; the right answers are in DATA (as work.py
+reads it), or come with the interpreter for the built-in task. Test samples are drawn with
+replacement, the same for all contestants and seeds of a task; the mean gain over the seeds is taken
+for each draw, and the middle 95 % of the draws are the interval. Intervals are written to
+results/consistency/bootstrap.json. Those made of the same runs before are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from outcomes import Entry, Outcome, outcomes
 from scoring import primary_score
 from text_runs import TEST, samples
 
-from advreg.recipes.understanding import TASKS
-from advreg.record import RunRecord, load_as, save_as
-from advreg.record_log import RecordLog
+from advreg.lab.tasks.understanding import TASKS
+from advreg.records.log import RecordLog
+from advreg.records.run import RunRecord, load_as, save_as
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "consistency" / "runs.jsonl.gz"
@@ -72,7 +73,10 @@ class BootstrapRecord:
     def find(self, outcome: Outcome, entry: Entry) -> Interval | None:
         """The interval, if it was made of the runs that there are now."""
         made = outcome.key, entry.contestant.name, fingerprint(entry)
-        return next((each for each in self.intervals if (each.outcome, each.contestant, each.runs) == made), None)
+        return next(
+            (each for each in self.intervals if (each.outcome, each.contestant, each.runs) == made),
+            None,
+        )
 
 
 def read(path: Path = BOOTSTRAP) -> BootstrapRecord:
@@ -115,7 +119,9 @@ def pearson(weights: Array, predictions: Array, labels: Array) -> Array:
     total = weights.sum(1)
 
     def mean(values: Array) -> Array:
-        product: Array = (weights * values).sum(1) / total if values.ndim == 2 else weights @ values / total
+        product: Array = (
+            (weights * values).sum(1) / total if values.ndim == 2 else weights @ values / total
+        )
         return product
 
     x, y = predictions - predictions.mean(), labels - labels.mean()
@@ -134,7 +140,9 @@ def spearman(weights: Array, predictions: Array, labels: Array) -> Array:
 
 
 def ranks(weights: Array, values: Array) -> Array:
-    """The rank of each sample in each draw (draws, N), where it stands weight times; equals share their mean rank."""
+    """The rank of each sample in each draw (draws, N), where it stands weight times; equals share
+    their mean rank.
+    """
     distinct, place = np.unique(values, return_inverse=True)
     order = np.argsort(place, kind="stable")
     starts = np.searchsorted(place[order], np.arange(len(distinct)))
@@ -149,9 +157,11 @@ MEASURES: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 
 def bleu(weights: Array, counts: Array) -> Array:
-    """BLEU of each draw, from lengths and n-gram matches of each sentence (N, 10) as sacreBLEU counts them.
+    """BLEU of each draw, from lengths and n-gram matches of each sentence (N, 10) as sacreBLEU
+    counts them.
 
-    100 · min(1, exp(1 − r / h)) · (Π m_n / t_n)^¼ with the summed lengths of output h and reference r.
+    100 · min(1, exp(1 − r / h)) · (Π m_n / t_n)^¼ with the summed lengths of output h and reference
+    r.
     """
     hypothesis, reference, *rest = (weights @ counts).T
     precisions = np.log(np.maximum(rest[:4], 1e-9)) - np.log(np.maximum(rest[4:], 1e-9))
@@ -178,10 +188,16 @@ class Scorer:
         """Primary scores (draws,)."""
         if self.labels is None:
             sets = {name: counts(text) for name, text in predicted(run).items() if name != "valid"}
-            found = [bleu(drawn(f"{self.task} {name}", len(each), draws), each) for name, each in sets.items()]
+            found = [
+                bleu(drawn(f"{self.task} {name}", len(each), draws), each)
+                for name, each in sets.items()
+            ]
         else:
             weights, guesses = drawn(self.task, len(self.labels), draws), numbers(predicted(run))
-            found = [100 * MEASURES[name](weights, guesses, self.labels) for name in main_metrics(self.task)]
+            found = [
+                100 * MEASURES[name](weights, guesses, self.labels)
+                for name in main_metrics(self.task)
+            ]
         mean: Array = np.mean(found, axis=0)
         return mean
 
@@ -194,7 +210,9 @@ class Scorer:
 
 
 def drawn(name: str, size: int, draws: int) -> Array:
-    """How often each sample is drawn (draws, size), the same for all runs on a task; without draws each once."""
+    """How often each sample is drawn (draws, size), the same for all runs on a task; without draws
+    each once.
+    """
     if draws == 0:
         return np.ones((1, size))
     random = np.random.default_rng(zlib.crc32(name.encode()))
@@ -207,7 +225,11 @@ def main_metrics(task: str) -> Sequence[str]:
 
 def numbers(predictions: str | list[int]) -> Array:
     """Classes, or values in hundredths, as text_runs.compact writes them."""
-    values = list(map(int, predictions)) if isinstance(predictions, str) else [each / 100 for each in predictions]
+    values = (
+        list(map(int, predictions))
+        if isinstance(predictions, str)
+        else [each / 100 for each in predictions]
+    )
     return np.array(values, dtype=np.float64)
 
 
@@ -229,12 +251,18 @@ def labels_of(task: str, data: Path) -> Array:
 # ---- intervals
 
 
-def interval(outcome: Outcome, entry: Entry, scorers: Mapping[str, Scorer], draws: int = DRAWS) -> Interval:
-    """The interval for the mean gain over the seeds, in units of Standard's deviation where tasks are pooled."""
+def interval(
+    outcome: Outcome, entry: Entry, scorers: Mapping[str, Scorer], draws: int = DRAWS
+) -> Interval:
+    """The interval for the mean gain over the seeds, in units of Standard's deviation where tasks
+    are pooled.
+    """
     parts = []
     for task, cell in entry.cells.items():
         unit = entry.standard[task].deviation if entry.pooled else 1.0
-        gains = [mean_score(each, scorers[task], entry, draws) for each in (cell, entry.standard[task])]
+        gains = [
+            mean_score(each, scorers[task], entry, draws) for each in (cell, entry.standard[task])
+        ]
         parts.append((gains[0] - gains[1]) / unit)
     low, high = np.percentile(np.mean(parts, axis=0), [2.5, 97.5])
     return Interval(
@@ -264,7 +292,9 @@ class Bootstrap:
         draws: of the test samples.
     """
 
-    def __init__(self, kept: BootstrapRecord, labels: Callable[[str], Array], draws: int = DRAWS) -> None:
+    def __init__(
+        self, kept: BootstrapRecord, labels: Callable[[str], Array], draws: int = DRAWS
+    ) -> None:
         self.kept, self.labels, self.draws = kept, labels, draws
         self.scorers: dict[str, Scorer] = {}
 
@@ -276,7 +306,10 @@ class Bootstrap:
                 if entry.gain is not None:
                     made = self.kept.find(outcome, entry) or self.make(outcome, entry)
                     intervals.append(made)
-                    print(f"{made.outcome} {made.contestant}: [{made.low:+.2f}, {made.high:+.2f}]", flush=True)
+                    print(
+                        f"{made.outcome} {made.contestant}: [{made.low:+.2f}, {made.high:+.2f}]",
+                        flush=True,
+                    )
         return BootstrapRecord(draws=self.draws, intervals=intervals)
 
     def make(self, outcome: Outcome, entry: Entry) -> Interval:
@@ -288,8 +321,12 @@ class Bootstrap:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("ADVREG_DATA"), help="else ADVREG_DATA's")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("ADVREG_DATA"), help="else ADVREG_DATA's"
+    )
     data = parser.parse_args().data
     if data is None:
         parser.error("--data must name the folder with nlu/, or ADVREG_DATA must")

@@ -1,4 +1,6 @@
-"""The records of the contests: the results of each contestant on each task, with the candidate that was chosen."""
+"""The records of the contests: the results of each contestant on each task, with the candidate that
+was chosen.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from contests import CONTESTS, STANDARD, Contest, Contestant
 from scoring import primary_score, scores
 from stages import RESULT, TUNE, Planned, Point, finalists
 
-from advreg.record import RunRecord
+from advreg.records.run import RunRecord
 
 _TEST_SETS = ("2016", "2017")  # in translation
 _BREAK = timedelta(hours=1)
@@ -53,11 +55,17 @@ class Cell:
         return stdev(self.scores.values()) if len(self.runs) > 1 else math.nan
 
     def calibration(self, name: str) -> BySeed:
-        """A measure by seed, in translation the mean of the test sets; nothing where a task has no classes."""
+        """A measure by seed, in translation the mean of the test sets; nothing where a task has no
+        classes.
+        """
         found = {}
         for seed, run in self.runs.items():
             metrics = run.outcome.metrics
-            values = [metrics[key] for key in (name, *(f"{name}_{each}" for each in _TEST_SETS)) if key in metrics]
+            values = [
+                metrics[key]
+                for key in (name, *(f"{name}_{each}" for each in _TEST_SETS))
+                if key in metrics
+            ]
             if values:
                 found[seed] = fmean(math.nan if value is None else value for value in values)
         return found
@@ -91,14 +99,17 @@ class Records:
         self.sessions = sessions(self.by_name.values())
 
     def of(self, contest: Contest) -> list[RunRecord]:
-        return [record for name, record in self.by_name.items() if name.startswith(f"{contest.name}/")]
+        return [
+            record for name, record in self.by_name.items() if name.startswith(f"{contest.name}/")
+        ]
 
     def cells(self, contest: Contest, task: str) -> dict[str, Cell]:
         """By contestant; only runs with the candidate that was chosen."""
         found = {}
         for name, (candidate, point) in finalists(contest, task, self.scores).items():
             keys = {
-                seed: Planned(contest.name, task, RESULT, name, candidate, seed, point).key for seed in contest.seeds
+                seed: Planned(contest.name, task, RESULT, name, candidate, seed, point).key
+                for seed in contest.seeds
             }
             made = {seed: self.by_name[key] for seed, key in keys.items() if key in self.by_name}
             scored = {seed: run for seed, run in made.items() if is_scored(run)}
@@ -111,7 +122,13 @@ class Records:
         wanted = {STANDARD: len(contest.standard)}
         wanted |= {name: len(each.variants) for name, each in contestants(contest, task).items()}
         return {
-            name: (sum(key.startswith("/".join((contest.name, task, TUNE, name, ""))) for key in self.scores), count)
+            name: (
+                sum(
+                    key.startswith("/".join((contest.name, task, TUNE, name, "")))
+                    for key in self.scores
+                ),
+                count,
+            )
             for name, count in wanted.items()
             if count > 1 and contest.follows is None
         }
@@ -134,7 +151,8 @@ def contestants(contest: Contest, task: str) -> dict[str, Contestant]:
 def sessions(runs: Iterable[RunRecord]) -> dict[str, int]:
     """By name, a number that runs share which ran on one machine without a break of an hour.
 
-    Machines of one kind differ in speed from one session to the next, so times compare within a session alone.
+    Machines of one kind differ in speed from one session to the next, so times compare within a
+    session alone.
     """
     found: dict[str, int] = {}
     last: tuple[object, datetime] | None = None
@@ -149,4 +167,8 @@ def sessions(runs: Iterable[RunRecord]) -> dict[str, int]:
 def machine(run: RunRecord) -> tuple[str, ...]:
     """Kind of device, cores, and version of torch."""
     environment = run.environment
-    return environment["device"], str(environment.get("cpu_count")), environment["packages"]["torch"]
+    return (
+        environment["device"],
+        str(environment.get("cpu_count")),
+        environment["packages"]["torch"],
+    )

@@ -1,4 +1,6 @@
-"""What a verdict rests on: paired gains, Holm's correction, and the rules that PLAN.md fixed before the first run."""
+"""What a verdict rests on: paired gains, Holm's correction, and the rules that PLAN.md fixed before
+the first run.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TypeVar
 
 from scipy.stats import t as student
 
-from advreg.report.student import Spread
+from advreg.lab.report.statistics import Spread
 
 PAYS, DOES_NOT, UNDECIDED = "pays", "does not pay", "undecided"
 LEVEL = 0.05
@@ -23,7 +25,9 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Gain:
-    """The mean of differences that are paired by seed, its 95 % interval, and the two-sided p value of a mean of 0."""
+    """The mean of differences that are paired by seed, its 95 % interval, and the two-sided p value
+    of a mean of 0.
+    """
 
     spread: Spread
     low: float
@@ -58,12 +62,13 @@ def p_value(spread: Spread) -> float:
 
 
 def holm(values: Mapping[Name, float], tests: int | None = None) -> dict[Name, float]:
-    """p values corrected by Holm's procedure (1979): the i-th smallest of m times m − i + 1, never falling, at most 1.
+    """p values corrected by Holm's procedure (1979): the i-th smallest of m times m − i + 1, never
+    falling, at most 1.
 
     Args:
         values: p values by name.
-        tests: how many tests there are in all; those without a p value yet count as 1, so that a corrected value can
-            only fall when they arrive.
+        tests: how many tests there are in all; those without a p value yet count as 1, so that a
+            corrected value can only fall when they arrive.
 
     Example:
         >>> {name: round(p, 3) for name, p in holm({"a": 0.04, "b": 0.01, "c": 0.03}).items()}
@@ -96,13 +101,16 @@ def pays(gain: Gain, corrected: float) -> bool:
     return gain.low > 0 and corrected < LEVEL
 
 
-def pays_for_price(found: str, time: float | None, over_twice: tuple[Gain, float] | None) -> bool | None:
+def pays_for_price(
+    found: str, time: float | None, over_twice: tuple[Gain, float] | None
+) -> bool | None:
     """Whether a method that pays is worth its time; ``None`` where the contest cannot tell.
 
     Args:
         found: its verdict.
         time: a step's, over Standard's, if it is known.
-        over_twice: the gain over Standard with twice the epochs and its corrected p value, where there is that control.
+        over_twice: the gain over Standard with twice the epochs and its corrected p value, where
+            there is that control.
     """
     if found != PAYS:
         return False
@@ -112,5 +120,7 @@ def pays_for_price(found: str, time: float | None, over_twice: tuple[Gain, float
 
 
 def replaces(one_pass: BySeed, other: BySeed) -> Gain | None:
-    """The one-pass method's gain minus ¾ of the other's; it replaces the other if the interval is above 0."""
+    """The one-pass method's gain minus ¾ of the other's; it replaces the other if the interval is
+    above 0.
+    """
     return Gain.of(differences(one_pass, other, SHARE_TO_REPLACE))

@@ -1,4 +1,6 @@
-"""The contests' records as outcomes: gains by seed in what a contest is judged by, and verdicts once all are there."""
+"""The contests' records as outcomes: gains by seed in what a contest is judged by, and verdicts
+once all are there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from contests import STANDARD, Contest, Contestant
 from inference import Gain, differences, holm, pays_for_price, replaces, verdict
 
 TWICE = "twice the epochs"
-POOLED = ("understanding", "confirmation")  # judged by the mean over their tasks, in units of Standard's deviation
+POOLED = (
+    "understanding",
+    "confirmation",
+)  # judged by the mean over their tasks, in units of Standard's deviation
 
 
 # ---- one contestant in one outcome
@@ -47,7 +52,10 @@ class Entry:
     @property
     def complete(self) -> bool:
         """Whether all runs are done, its own and Standard's."""
-        return all(sum(cell.done for cell in part.values()) == self.asked for part in (self.cells, self.standard))
+        return all(
+            sum(cell.done for cell in part.values()) == self.asked
+            for part in (self.cells, self.standard)
+        )
 
     @property
     def is_method(self) -> bool:
@@ -57,7 +65,9 @@ class Entry:
     @property
     def diverged(self) -> int:
         """Runs without a score, its own or Standard's: their seeds have no gain."""
-        return sum(cell.diverged for cells in (self.cells, self.standard) for cell in cells.values())
+        return sum(
+            cell.diverged for cells in (self.cells, self.standard) for cell in cells.values()
+        )
 
     @cached_property
     def gains(self) -> BySeed:
@@ -66,7 +76,12 @@ class Entry:
         for task, cell in self.cells.items():
             theirs = self.standard[task]
             unit = theirs.deviation if self.pooled else 1.0
-            parts.append({seed: gain / unit for seed, gain in differences(cell.scores, theirs.scores).items()})
+            parts.append(
+                {
+                    seed: gain / unit
+                    for seed, gain in differences(cell.scores, theirs.scores).items()
+                }
+            )
         shared = [seed for seed in parts[0] if all(seed in part for part in parts)] if parts else []
         return {seed: fmean(part[seed] for part in parts) for seed in shared}
 
@@ -92,7 +107,8 @@ class Entry:
 
     @cached_property
     def step_time(self) -> float | None:
-        """A step's time over Standard's median on the same task in the same session: the median of all runs.
+        """A step's time over Standard's median on the same task in the same session: the median of
+        all runs.
 
         None where no run of Standard's was made in the same session.
         """
@@ -106,14 +122,23 @@ class Entry:
     @property
     def run_time(self) -> float | None:
         """The same of a whole training."""
-        longer = fmean(cell.steps() / self.standard[task].steps() for task, cell in self.cells.items())
+        longer = fmean(
+            cell.steps() / self.standard[task].steps() for task, cell in self.cells.items()
+        )
         return None if self.step_time is None else self.step_time * longer
 
     def on(self, task: str) -> Entry | None:
         """The same with one of its tasks alone, in points; none before its candidate is chosen."""
         if task not in self.cells:
             return None
-        return Entry(self.contestant, {task: self.cells[task]}, {task: self.standard[task]}, False, 1, self.seeds)
+        return Entry(
+            self.contestant,
+            {task: self.cells[task]},
+            {task: self.standard[task]},
+            False,
+            1,
+            self.seeds,
+        )
 
     def passes(self, kind: str) -> float:
         return fmean(cell.passes(kind) for cell in self.cells.values())
@@ -134,7 +159,8 @@ class Verdict:
         corrected: the p value after Holm's correction.
         text: pays, does not pay, or undecided.
         for_price: whether it pays for its price; ``None`` where that was not tested.
-        over_twice: the gain over Standard with twice the epochs, where the contest has that control.
+        over_twice: the gain over Standard with twice the epochs, where the contest has that
+            control.
     """
 
     corrected: float
@@ -183,7 +209,9 @@ class Outcome:
         most = leader(self.contest).finalists
         tuned = [entry for entry in self.entries.values() if len(entry.contestant.variants) > 1]
         out = 0 if most is None else max(0, len(tuned) - most)
-        return sum(entry.asked for entry in self.entries.values()) + (len(self.tasks) - out) * len(self.contest.seeds)
+        return sum(entry.asked for entry in self.entries.values()) + (len(self.tasks) - out) * len(
+            self.contest.seeds
+        )
 
     @property
     def decimals(self) -> int:
@@ -228,7 +256,9 @@ def outcomes(found: Records, contest: Contest) -> list[Outcome]:
     ]
 
 
-def entries(contest: Contest, tasks: Sequence[str], cells: Mapping[str, Mapping[str, Cell]]) -> dict[str, Entry]:
+def entries(
+    contest: Contest, tasks: Sequence[str], cells: Mapping[str, Mapping[str, Cell]]
+) -> dict[str, Entry]:
     """The contestants of an outcome, without the tuned ones that are no finalists."""
     found = {}
     for each in leader(contest).contestants:
@@ -237,14 +267,20 @@ def entries(contest: Contest, tasks: Sequence[str], cells: Mapping[str, Mapping[
             continue
         mine = {task: cells[task][each.name] for task in able if each.name in cells[task]}
         standard = {task: cells[task][STANDARD] for task in mine}
-        found[each.name] = Entry(each, mine, standard, len(tasks) > 1, len(able), len(contest.seeds))
+        found[each.name] = Entry(
+            each, mine, standard, len(tasks) > 1, len(able), len(contest.seeds)
+        )
     return found
 
 
 def _dropped(contest: Contest, chosen: Mapping[str, Cell], name: str) -> bool:
     """Whether the finalists are known and a contestant is none of them."""
     tuned = [each.name for each in leader(contest).contestants if len(each.variants) > 1]
-    return leader(contest).finalists is not None and name not in chosen and any(each in chosen for each in tuned)
+    return (
+        leader(contest).finalists is not None
+        and name not in chosen
+        and any(each in chosen for each in tuned)
+    )
 
 
 Place = tuple[tuple[str, ...], str]  # the tasks of an outcome, and a method
@@ -252,7 +288,12 @@ Place = tuple[tuple[str, ...], str]  # the tasks of an outcome, and a method
 
 def verdicts(compared: Mapping[tuple[str, ...], Mapping[str, Entry]]) -> dict[Place, Verdict]:
     """Verdicts on all methods of a contest with all seeds."""
-    methods = {(tasks, name): each for tasks, mine in compared.items() for name, each in mine.items() if each.is_method}
+    methods = {
+        (tasks, name): each
+        for tasks, mine in compared.items()
+        for name, each in mine.items()
+        if each.is_method
+    }
     gains = {place: each.gain for place, each in methods.items() if each.gain is not None}
     doubled = {}
     for place in gains:
@@ -269,7 +310,9 @@ def verdicts(compared: Mapping[tuple[str, ...], Mapping[str, Entry]]) -> dict[Pl
     }
 
 
-def judged(entry: Entry, gain: Gain, corrected: float, over_twice: Gain | None, over: float | None) -> Verdict:
+def judged(
+    entry: Entry, gain: Gain, corrected: float, over_twice: Gain | None, over: float | None
+) -> Verdict:
     text = verdict(gain, corrected, entry.deviation, entry.diverged)
     tested = None if over_twice is None or over is None else (over_twice, over)
     return Verdict(corrected, text, pays_for_price(text, entry.step_time, tested), over_twice)

@@ -1,4 +1,5 @@
-"""docs/results/consistency.md and its picture, from results/consistency/runs.jsonl.gz and bootstrap.json.
+"""docs/results/consistency.md and its picture, from results/consistency/runs.jsonl.gz and
+bootstrap.json.
 
 python experiments/consistency/bootstrap.py --data DATA     # first, after new runs
 python experiments/consistency/page.py                      # writes page and picture
@@ -40,10 +41,16 @@ from wording import (
     unit,
 )
 
-from advreg.record_log import RecordLog
-from advreg.report.render import Sheet, difference_text, markdown_table, number_text, spread_text
-from advreg.report.student import Spread
-from advreg.report.words import NOTHING, method_order
+from advreg.lab.report.labels import NOTHING, method_order
+from advreg.lab.report.render import (
+    Sheet,
+    difference_text,
+    markdown_table,
+    number_text,
+    spread_text,
+)
+from advreg.lab.report.statistics import Spread
+from advreg.records.log import RecordLog
 
 PAGE = ROOT / "docs" / "results" / "consistency.md"
 PICTURE = "consistency.svg"
@@ -57,8 +64,16 @@ def page(found: Records, bootstrap: BootstrapRecord) -> str:
     parts = ["# Do consistency methods pay?", answer(judged), summary(judged), texts.RULES, picture]
     parts += [texts.GUIDE, guide(judged)]
     for contest in CONTESTS.values():
-        parts += contest_parts(contest, [outcome for outcome in judged if outcome.contest == contest], bootstrap)
-    parts += [replaced(judged), tuned(found), made(found), missing(judged, found, bootstrap), departures(found)]
+        parts += contest_parts(
+            contest, [outcome for outcome in judged if outcome.contest == contest], bootstrap
+        )
+    parts += [
+        replaced(judged),
+        tuned(found),
+        made(found),
+        missing(judged, found, bootstrap),
+        departures(found),
+    ]
     return "\n\n".join(part.strip() for part in (*parts, texts.READING) if part) + "\n"
 
 
@@ -82,7 +97,10 @@ def summary(judged: Sequence[Outcome]) -> str:
     """A row for each outcome with a verdict, a column for each method; bold: pays for its price."""
     shown = [outcome for outcome in judged if outcome.verdicts]
     names = sorted({name for outcome in shown for name in outcome.methods}, key=method_order)
-    rows = [[texts.PLACES[outcome.key].title, *(summary_cell(outcome, name) for name in names)] for outcome in shown]
+    rows = [
+        [texts.PLACES[outcome.key].title, *(summary_cell(outcome, name) for name in names)]
+        for outcome in shown
+    ]
     return f"{texts.SUMMARY.strip()}\n\n{table(['', *map(label, names)], rows)}" if rows else ""
 
 
@@ -99,13 +117,24 @@ def summary_cell(outcome: Outcome, name: str) -> str:
 # ---- a contest
 
 
-def contest_parts(contest: Contest, judged: Sequence[Outcome], bootstrap: BootstrapRecord) -> list[str]:
-    """Gains and verdicts, gains by task where an outcome has several, calibration; nothing before there are results."""
+def contest_parts(
+    contest: Contest, judged: Sequence[Outcome], bootstrap: BootstrapRecord
+) -> list[str]:
+    """Gains and verdicts, gains by task where an outcome has several, calibration; nothing before
+    there are results.
+    """
     judged = [outcome for outcome in judged if any(cell.done for cell in outcome.standard.values())]
     parts = [texts.CONTESTS[contest.name]] if judged else []
     for outcome in judged:
-        parts += [f"### {texts.PLACES[outcome.key].title}"] if len(contest.tasks) > 1 and not outcome.pooled else []
-        parts += [gains(outcome, bootstrap) if has_gains(outcome) else texts.NO_GAINS, over_control(outcome)]
+        parts += (
+            [f"### {texts.PLACES[outcome.key].title}"]
+            if len(contest.tasks) > 1 and not outcome.pooled
+            else []
+        )
+        parts += [
+            gains(outcome, bootstrap) if has_gains(outcome) else texts.NO_GAINS,
+            over_control(outcome),
+        ]
         parts += [by_task(outcome)] if outcome.pooled else []
         parts += [calibration(outcome, task) for task in outcome.tasks]
     return parts
@@ -114,7 +143,13 @@ def contest_parts(contest: Contest, judged: Sequence[Outcome], bootstrap: Bootst
 def gains(outcome: Outcome, bootstrap: BootstrapRecord) -> str:
     """The contest's outcome: a row for each contestant, methods first."""
     twice = TWICE in outcome.entries
-    header = ["", *([] if outcome.pooled else ["setting"]), f"gain, {unit(outcome)}", "p (Holm)", "verdict"]
+    header = [
+        "",
+        *([] if outcome.pooled else ["setting"]),
+        f"gain, {unit(outcome)}",
+        "p (Holm)",
+        "verdict",
+    ]
     header += ["for its price", *(["minus twice the epochs"] if twice else [])]
     header += ["time a step, × Standard", "passes", "test samples"]
     ordered = sorted(outcome.entries.values(), key=lambda entry: not entry.is_method)
@@ -136,10 +171,22 @@ def score_text(cell: Cell, asked: int) -> str:
 
 
 def gain_row(outcome: Outcome, entry: Entry, bootstrap: BootstrapRecord, twice: bool) -> list[str]:
-    settings = [] if outcome.pooled else [*(setting(cell.point) for cell in entry.cells.values())] or [NOTHING]
+    settings = (
+        []
+        if outcome.pooled
+        else [*(setting(cell.point) for cell in entry.cells.values())] or [NOTHING]
+    )
     if entry.gain is None:
-        return [label(entry.contestant.name), *settings, seeds_text(entry), *[NOTHING] * (6 + twice)]
-    samples, diverged = bootstrap.find(outcome, entry), f" ({entry.diverged} diverged)" if entry.diverged else ""
+        return [
+            label(entry.contestant.name),
+            *settings,
+            seeds_text(entry),
+            *[NOTHING] * (6 + twice),
+        ]
+    samples, diverged = (
+        bootstrap.find(outcome, entry),
+        f" ({entry.diverged} diverged)" if entry.diverged else "",
+    )
     return [
         label(entry.contestant.name),
         *settings,
@@ -152,11 +199,20 @@ def gain_row(outcome: Outcome, entry: Entry, bootstrap: BootstrapRecord, twice: 
 
 
 def verdict_cells(outcome: Outcome, verdict: Verdict | None, twice: bool) -> list[str]:
-    """Corrected p, verdict, whether it pays for its price, and the gain over Standard with twice the epochs."""
+    """Corrected p, verdict, whether it pays for its price, and the gain over Standard with twice
+    the epochs.
+    """
     if verdict is None:
         return [NOTHING, "control", NOTHING, *[NOTHING] * twice]
-    price = {True: "yes", False: "no" if verdict.text == PAYS else NOTHING, None: "not tested"}[verdict.for_price]
-    return [p_text(verdict.corrected), verdict.text, price, *[gain_text(outcome, verdict.over_twice)] * twice]
+    price = {True: "yes", False: "no" if verdict.text == PAYS else NOTHING, None: "not tested"}[
+        verdict.for_price
+    ]
+    return [
+        p_text(verdict.corrected),
+        verdict.text,
+        price,
+        *[gain_text(outcome, verdict.over_twice)] * twice,
+    ]
 
 
 def p_text(p: float) -> str:
@@ -165,7 +221,11 @@ def p_text(p: float) -> str:
 
 def interval_text(low: float, high: float, decimals: int) -> str:
     """As difference_text writes it, without the mean."""
-    return "[" + ", ".join(difference_text(Spread(value, None, 1), decimals) for value in (low, high)) + "]"
+    return (
+        "["
+        + ", ".join(difference_text(Spread(value, None, 1), decimals) for value in (low, high))
+        + "]"
+    )
 
 
 def seeds_text(entry: Entry) -> str:
@@ -185,8 +245,16 @@ def over_control(outcome: Outcome) -> str:
         for name, entry in outcome.methods.items()
         if entry.gain is not None
     }
-    above = [f"{in_text(name)} ({gain_text(outcome, gain)})" for name, gain in over.items() if gain and gain.low > 0]
-    told = f"the interval is above it for {listed(above)}" if above else "no method's interval is above it"
+    above = [
+        f"{in_text(name)} ({gain_text(outcome, gain)})"
+        for name, gain in over.items()
+        if gain and gain.low > 0
+    ]
+    told = (
+        f"the interval is above it for {listed(above)}"
+        if above
+        else "no method's interval is above it"
+    )
     which = "The best control" if len(controls) > 1 else "The control"
     return f"{which} is {in_text(best.contestant.name)} ({figure(outcome, best)}); {told}."
 
@@ -194,7 +262,8 @@ def over_control(outcome: Outcome) -> str:
 def by_task(outcome: Outcome) -> str:
     """Gains in points on each task; they have no verdicts."""
     rows = [
-        [label(name), *(task_gain(entry, task) for task in outcome.tasks)] for name, entry in outcome.entries.items()
+        [label(name), *(task_gain(entry, task) for task in outcome.tasks)]
+        for name, entry in outcome.entries.items()
     ]
     if not any("[" in cell for row in rows for cell in row):
         return ""
@@ -245,7 +314,8 @@ def calibration(outcome: Outcome, task: str) -> str:
 def calibration_cells(cell: Cell) -> list[str]:
     found = [fmean(cell.calibration(name).values()) for name in MEASURES]
     shown = [
-        f"{100 * value:.1f}" if "ece" in name else f"{value:.3f}" for name, value in zip(MEASURES, found, strict=True)
+        f"{100 * value:.1f}" if "ece" in name else f"{value:.3f}"
+        for name, value in zip(MEASURES, found, strict=True)
     ]
     return [f"{fmean(cell.scores.values()):.1f}", *shown]
 
@@ -262,7 +332,9 @@ def replaced(judged: Sequence[Outcome]) -> str:
     pairs = list(dict.fromkeys(pair for outcome in shown for pair in by_outcome[outcome.key]))
     rows = []
     for one, other in pairs:
-        found = [replaced_text(outcome, by_outcome[outcome.key].get((one, other))) for outcome in shown]
+        found = [
+            replaced_text(outcome, by_outcome[outcome.key].get((one, other))) for outcome in shown
+        ]
         rows.append([f"{label(one)} for {in_text(other)}", *found])
     header = ["", *(f"{texts.PLACES[outcome.key].title}, {unit(outcome)}" for outcome in shown)]
     return f"{texts.REPLACES.strip()}\n\n{table(header, rows)}"
@@ -275,4 +347,9 @@ def replaced_text(outcome: Outcome, gain: Gain | None) -> str:
 
 if __name__ == "__main__":
     records, intervals = Records(RecordLog(RUNS).records()), read_bootstrap(BOOTSTRAP)
-    keep(__doc__, PAGE, page(records, intervals), lambda folder: draw(all_outcomes(records), folder / PICTURE))
+    keep(
+        __doc__,
+        PAGE,
+        page(records, intervals),
+        lambda folder: draw(all_outcomes(records), folder / PICTURE),
+    )

@@ -1,4 +1,6 @@
-"""The picture of the consistency contests: gain against time, a panel for each outcome that has results."""
+"""The picture of the consistency contests: gain against time, a panel for each outcome that has
+results.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ from outcomes import Entry, Outcome
 from texts import PLACES
 from wording import label, unit
 
-from advreg.drawing import COLOURS, OTHERS, canvas
+from advreg.lab.drawing import COLOURS, OTHERS, canvas
 
 _COLUMNS = 3
-_MARKERS = {"ema": "s", "neftune": "^", "smoothing": "v", "twice the epochs": "D"}  # of controls, which are grey
+_MARKERS = {
+    "ema": "s",
+    "neftune": "^",
+    "smoothing": "v",
+    "twice the epochs": "D",
+}  # of controls, which are grey
 _TITLE = (
     "Gain over tuned Standard against the time of a training; bars: 95 % intervals over seeds,\n"
-    "grey: within a third of Standard's standard deviation over seeds; points with nearly the same time are moved apart"
+    "grey: within a third of Standard's standard deviation over seeds; points with nearly the same "
+    "time are moved apart"
 )
 _TICKS, _FINE_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8), (0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5)
 _NEAR = 1.6  # the longest time for which ticks are fine
@@ -33,14 +41,24 @@ def draw(judged: Sequence[Outcome], path: Path) -> bool:
         return False
     columns = min(len(panels), _COLUMNS)
     lines = -(-len(panels) // columns)
-    with canvas(path, max(6.4, 0.6 + 3.4 * columns), 1.0 + 3.0 * lines, words_as_text=True) as figure:
+    with canvas(
+        path, max(6.4, 0.6 + 3.4 * columns), 1.0 + 3.0 * lines, words_as_text=True
+    ) as figure:
         axes = list(figure.subplots(lines, columns, squeeze=False).flat)
         for axis, outcome in zip(axes, panels, strict=False):
             _panel(axis, outcome)
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
-        shown = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-        how = {"loc": "outside lower center", "ncols": min(len(shown), 2 + columns), "frameon": False}
+        shown = {
+            text: handle
+            for axis in axes
+            for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        how = {
+            "loc": "outside lower center",
+            "ncols": min(len(shown), 2 + columns),
+            "frameon": False,
+        }
         figure.legend(shown.values(), shown.keys(), **how)
         figure.suptitle(_TITLE, fontsize=9)
     return True
@@ -61,10 +79,15 @@ def _panel(axis: Any, outcome: Outcome) -> None:
     places = apart(times, _LEAST_GAP * reach)
     for entry, place in zip(entries, places, strict=True):
         _point(axis, entry, math.exp(place))
-    low, high = math.exp(min(*places, 0.0) - 0.06 * reach), math.exp(max(*places, 0.0) + 0.06 * reach)
+    low, high = (
+        math.exp(min(*places, 0.0) - 0.06 * reach),
+        math.exp(max(*places, 0.0) + 0.06 * reach),
+    )
     axis.set_xscale("log")
     axis.set_xlim(low, high)
-    axis.set_xticks([tick for tick in (_TICKS if high > _NEAR else _FINE_TICKS) if low <= tick <= high])
+    axis.set_xticks(
+        [tick for tick in (_TICKS if high > _NEAR else _FINE_TICKS) if low <= tick <= high]
+    )
     axis.set_xticks([], minor=True)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_title(PLACES[outcome.key].title, fontsize=9)
@@ -75,10 +98,11 @@ def _panel(axis: Any, outcome: Outcome) -> None:
 
 
 def apart(values: Sequence[float], least: float) -> list[float]:
-    """The values moved as little as can be, by the sum of squares, so that they lie ``least`` apart in the same order.
+    """The values moved as little as can be, by the sum of squares, so that they lie ``least`` apart
+    in the same order.
 
-    With i · least taken from the i-th smallest it is the isotonic regression, whose blocks of falling values are merged
-    into their mean.
+    With i · least taken from the i-th smallest it is the isotonic regression, whose blocks of
+    falling values are merged into their mean.
     """
     order = sorted(range(len(values)), key=values.__getitem__)
     blocks: list[list[float]] = []
@@ -87,7 +111,9 @@ def apart(values: Sequence[float], least: float) -> list[float]:
         while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
     moved = [fmean(block) for block in blocks for _ in block]
-    found = dict(zip(order, (value + rank * least for rank, value in enumerate(moved)), strict=True))
+    found = dict(
+        zip(order, (value + rank * least for rank, value in enumerate(moved)), strict=True)
+    )
     return [found[place] for place in range(len(values))]
 
 

@@ -1,4 +1,6 @@
-"""Where the figures of the page are from: what was tuned, which runs there are, what is missing, what departs."""
+"""Where the figures of the page are from: what was tuned, which runs there are, what is missing,
+what departs.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from pages import commits_of
 from stages import RESULT, TUNE, choices, planned
 from wording import capitalised, in_text, label, listed, setting, task_title
 
-from advreg.record import RunRecord
-from advreg.report.render import Sheet, markdown_table
-from advreg.report.words import NOTHING, counted
+from advreg.lab.report.labels import NOTHING, counted
+from advreg.lab.report.render import Sheet, markdown_table
+from advreg.records.run import RunRecord
 
 PLAN = Path(__file__).with_name("PLAN.md")
 
@@ -47,11 +49,16 @@ def tuned_rows(found: Records, contest: Contest, task: str) -> list[list[str]]:
     tried: dict[str, dict[str, str]] = {}
     for each in planned(contest, found.scores):
         if (each.task, each.stage) == (task, TUNE) and each.key in found.scores:
-            tried.setdefault(each.contestant, {})[each.candidate] = score_text(found.scores[each.key])
+            tried.setdefault(each.contestant, {})[each.candidate] = score_text(
+                found.scores[each.key]
+            )
     rows = []
     for name, scores in tried.items():
         candidate, point = chosen.get(name, (None, None))
-        told = [f"**{each}: {score}**" if each == candidate else f"{each}: {score}" for each, score in scores.items()]
+        told = [
+            f"**{each}: {score}**" if each == candidate else f"{each}: {score}"
+            for each, score in scores.items()
+        ]
         rows.append([label(name), NOTHING if point is None else setting(point), "; ".join(told)])
     return rows
 
@@ -65,14 +72,20 @@ def score_text(score: float) -> str:
 
 def made(found: Records) -> str:
     """Counts, seeds, commits and machines of each contest."""
-    rows = [made_row(found, contest, runs) for contest in CONTESTS.values() if (runs := found.of(contest))]
+    rows = [
+        made_row(found, contest, runs)
+        for contest in CONTESTS.values()
+        if (runs := found.of(contest))
+    ]
     header = ["contest", "candidates", "results", "seeds", "commit", "machine"]
     return f"## Runs\n\n{table(header, rows)}" if rows else ""
 
 
 def made_row(found: Records, contest: Contest, runs: Sequence[RunRecord]) -> list[str]:
     counts = [sum(run.name.split("/")[2] == stage for run in runs) for stage in (TUNE, RESULT)]
-    tuned_of = sum(count for task in contest.tasks for _, count in found.tuned(contest, task).values())
+    tuned_of = sum(
+        count for task in contest.tasks for _, count in found.tuned(contest, task).values()
+    )
     results_of = sum(outcome.asked for outcome in outcomes(found, contest))
     return [
         f"`{contest.name}`",
@@ -93,27 +106,39 @@ def machines(runs: Sequence[RunRecord]) -> list[str]:
         jobs = arguments[arguments.index("--jobs") + 1] if "--jobs" in arguments else "2"
         device = f"{environment['device'].replace('cpu', 'CPU')}, {environment['cpu_count']} cores"
         found.setdefault(f"{device}, torch {environment['packages']['torch']}", set()).add(jobs)
-    return [f"{device}, {' or '.join(sorted(jobs, key=int))} at a time" for device, jobs in found.items()]
+    return [
+        f"{device}, {' or '.join(sorted(jobs, key=int))} at a time"
+        for device, jobs in found.items()
+    ]
 
 
 # ---- what is missing
 
 
 def missing(judged: Sequence[Outcome], found: Records, bootstrap: BootstrapRecord) -> str:
-    """Contests without runs, candidates and results that lack, and intervals over test samples that are not made."""
+    """Contests without runs, candidates and results that lack, and intervals over test samples that
+    are not made.
+    """
     without = [f"`{contest.name}`" for contest in CONTESTS.values() if not found.of(contest)]
     lines = [f"- No runs yet: {listed(without)}."] if without else []
     for contest in CONTESTS.values():
         if found.of(contest):
             lines += candidates_lacking(found, contest)
-            lines += [line for outcome in judged if outcome.contest == contest for line in results_lacking(outcome)]
+            lines += [
+                line
+                for outcome in judged
+                if outcome.contest == contest
+                for line in results_lacking(outcome)
+            ]
     lines += [f"- {line}" for outcome in judged for line in samples_lacking(outcome, bootstrap)]
     return "\n".join(["## What is missing", "", *lines, texts.FURTHER.strip()])
 
 
 def candidates_lacking(found: Records, contest: Contest) -> Iterator[str]:
     for task in contest.tasks:
-        lacking = {name: (done, of) for name, (done, of) in found.tuned(contest, task).items() if done < of}
+        lacking = {
+            name: (done, of) for name, (done, of) in found.tuned(contest, task).items() if done < of
+        }
         if lacking:
             yield f"- `{contest.name}`, candidates on {task_title(task)}: {counts_text(lacking)}."
 
@@ -122,13 +147,24 @@ def results_lacking(outcome: Outcome) -> Iterator[str]:
     """A line for each task; contestants whose candidate is not chosen have no runs."""
     seeds = len(outcome.contest.seeds)
     for task in outcome.tasks:
-        entries = {name: each for name, each in outcome.entries.items() if task not in each.contestant.without}
-        cells = {STANDARD: outcome.standard.get(task), **{name: each.cells.get(task) for name, each in entries.items()}}
+        entries = {
+            name: each
+            for name, each in outcome.entries.items()
+            if task not in each.contestant.without
+        }
+        cells = {
+            STANDARD: outcome.standard.get(task),
+            **{name: each.cells.get(task) for name, each in entries.items()},
+        }
         done = {name: 0 if cell is None else cell.done for name, cell in cells.items()}
         lacking = {name: (count, seeds) for name, count in done.items() if count < seeds}
         if lacking:
             whole = set(lacking.values()) if len(lacking) == len(cells) else set()
-            told = "all have {} of {}".format(*whole.pop()) if len(whole) == 1 else counts_text(lacking)
+            told = (
+                "all have {} of {}".format(*whole.pop())
+                if len(whole) == 1
+                else counts_text(lacking)
+            )
             yield f"- `{outcome.contest.name}`, seeds on {task_title(task)}: {told}."
 
 
@@ -162,7 +198,9 @@ def departures(found: Records) -> str:
 
 
 def departing(contest: Contest, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """The plan asks for one commit without uncommitted changes; one kind of device keeps times comparable."""
+    """The plan asks for one commit without uncommitted changes; one kind of device keeps times
+    comparable.
+    """
     trees = {(git["commit"], git["dirty"]) for run in runs if (git := run.environment["git"])}
     if len({commit for commit, _ in trees}) > 1:
         yield f"The runs of `{contest.name}` are of {counted(len(trees), 'commit')}."

@@ -1,4 +1,6 @@
-"""Verdicts as sentences: the answer at the top of the page, and the guide of where each method helps."""
+"""Verdicts as sentences: the answer at the top of the page, and the guide of where each method
+helps.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,16 @@ from outcomes import Entry, Outcome
 from stages import Point
 from texts import PLACES
 
-from advreg.report.render import difference_text, number_text
-from advreg.report.student import Spread
-from advreg.report.words import NOTHING, counted, method_name, method_order, task_name, value_text
+from advreg.lab.report.labels import (
+    NOTHING,
+    counted,
+    method_name,
+    method_order,
+    task_name,
+    value_text,
+)
+from advreg.lab.report.render import difference_text, number_text
+from advreg.lab.report.statistics import Spread
 
 SCALED = "scaled_nll"
 HELPS, HARMS, OPEN = "helps", "harms", "no difference shown"  # an effect on calibration
@@ -48,7 +57,11 @@ def setting(point: Point) -> str:
 
 def _one(name: str, value: object) -> str:
     shown = value_text(value)
-    return f"{shown} epochs" if name == "epochs" else f"{_SIGNS.get(name, name.replace('_', ' '))} {shown}"
+    return (
+        f"{shown} epochs"
+        if name == "epochs"
+        else f"{_SIGNS.get(name, name.replace('_', ' '))} {shown}"
+    )
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -65,10 +78,13 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+UNITS = {"text": "points", "translation": "BLEU", "language": "hundredths of a nat"}
+
+
 def unit(outcome: Outcome) -> str:
     if outcome.pooled:
         return "deviations"
-    return "BLEU" if outcome.contest.kind == "translation" else "points"
+    return UNITS[outcome.contest.kind]
 
 
 def gain_text(outcome: Outcome, gain: Gain | None) -> str:
@@ -92,21 +108,37 @@ def where(outcome: Outcome) -> str:
 
 
 def answer(judged: Sequence[Outcome]) -> str:
-    """Which methods pay, where and at what price; where none does; what is undecided; what has no verdict yet."""
+    """Which methods pay, where and at what price; where none does; what is undecided; what has no
+    verdict yet.
+    """
     started = [outcome for outcome in judged if outcome.verdicts]
     if not started:
         return "**No verdict yet**: no contestant has all its seeds."
     complete = sum(map(_decided, judged))
-    so_far = [f"So far {complete} of {len(judged)} comparisons are complete."] if complete < len(judged) else []
-    names = sorted({name for outcome in started for name in outcome.verdicts}, key=lambda name: _order(started, name))
-    flat = [_closest(outcome) for outcome in started if _decided(outcome) and not _with(outcome, PAYS)]
-    return " ".join([*so_far, *(_summary(started, name) for name in names), *flat, *_waiting(judged)])
+    so_far = (
+        [f"So far {complete} of {len(judged)} comparisons are complete."]
+        if complete < len(judged)
+        else []
+    )
+    names = sorted(
+        {name for outcome in started for name in outcome.verdicts},
+        key=lambda name: _order(started, name),
+    )
+    flat = [
+        _closest(outcome) for outcome in started if _decided(outcome) and not _with(outcome, PAYS)
+    ]
+    return " ".join(
+        [*so_far, *(_summary(started, name) for name in names), *flat, *_waiting(judged)]
+    )
 
 
 def _order(judged: Sequence[Outcome], name: str) -> tuple[int, int, int]:
     """Methods that pay for their price most often come first, then those that pay."""
     found = [outcome.verdicts[name] for outcome in judged if name in outcome.verdicts]
-    worth, paid = sum(each.for_price is True for each in found), sum(each.text == PAYS for each in found)
+    worth, paid = (
+        sum(each.for_price is True for each in found),
+        sum(each.text == PAYS for each in found),
+    )
     return -worth, -paid, method_order(name)
 
 
@@ -144,8 +176,12 @@ def mean_text(outcome: Outcome, name: str) -> str:
 
 def times_text(judged: Sequence[Outcome], name: str) -> str:
     """The shortest and the longest time a step over Standard's."""
-    times = sorted(time for outcome in judged if (time := outcome.entries[name].step_time) is not None)
-    return " to ".join(dict.fromkeys(f"{time:.2f}" for time in [*times[:1], *times[-1:]])) or NOTHING
+    times = sorted(
+        time for outcome in judged if (time := outcome.entries[name].step_time) is not None
+    )
+    return (
+        " to ".join(dict.fromkeys(f"{time:.2f}" for time in [*times[:1], *times[-1:]])) or NOTHING
+    )
 
 
 def _with(outcome: Outcome, text: str) -> list[str]:
@@ -168,7 +204,9 @@ def _closest(outcome: Outcome) -> str:
 def _waiting(judged: Sequence[Outcome]) -> list[str]:
     """Outcomes that lack verdicts."""
     started = [outcome for outcome in judged if outcome.verdicts and not _decided(outcome)]
-    some = [f"{_methods(each.methods.keys() - each.verdicts.keys())} {where(each)}" for each in started]
+    some = [
+        f"{_methods(each.methods.keys() - each.verdicts.keys())} {where(each)}" for each in started
+    ]
     whole = [where(each) for each in judged if not each.verdicts]
     parts = [*some, *([f"all methods {listed(whole)}"] if whole else [])]
     return [f"No verdict yet, for lack of runs: {'; '.join(parts)}."] if parts else []
@@ -223,11 +261,17 @@ def costs(judged: Sequence[Outcome], name: str) -> str:
     known = [outcome for outcome in judged if name in outcome.verdicts]
     if not known:
         return "Its cost is not measured yet."
-    found = {task: changed for each in known for task, changed in calibrated(each.entries[name]).items()}
+    found = {
+        task: changed for each in known for task, changed in calibrated(each.entries[name]).items()
+    }
     changes = [
         f"{told} calibration on {listed(tasks)}"
         for told in (HELPS, HARMS)
-        if (tasks := [task_title(task) for task, changed in found.items() if effect(changed) == told])
+        if (
+            tasks := [
+                task_title(task) for task, changed in found.items() if effect(changed) == told
+            ]
+        )
     ]
     told = " and ".join(changes) or "shows no difference in calibration"
     return f"A step takes {times_text(known, name)} × Standard's time; it {told}."
@@ -237,7 +281,9 @@ def calibrated(entry: Entry) -> dict[str, Gain]:
     """By task, the difference to Standard in scaled negative log-likelihood."""
     found = {}
     for task, cell in entry.cells.items():
-        gain = Gain.of(differences(cell.calibration(SCALED), entry.standard[task].calibration(SCALED)))
+        gain = Gain.of(
+            differences(cell.calibration(SCALED), entry.standard[task].calibration(SCALED))
+        )
         if gain is not None:
             found[task] = gain
     return found
@@ -250,7 +296,11 @@ def effect(changed: Gain) -> str:
     return HARMS if changed.low > 0 else OPEN
 
 
-_TASKS = {"docstrings": "the built-in task", "docstrings-noisy": "noisy labels", "docstrings-clear": "clear sentences"}
+_TASKS = {
+    "docstrings": "the built-in task",
+    "docstrings-noisy": "noisy labels",
+    "docstrings-clear": "clear sentences",
+}
 
 
 def task_title(task: str) -> str:
