@@ -26,8 +26,8 @@ _MARKERS = {
 }  # of controls, which are grey
 _TITLE = (
     "Gain over tuned Standard against the time of a training; bars: 95 % intervals over seeds,\n"
-    "grey: within a third of Standard's standard deviation over seeds; points with nearly the same "
-    "time are moved apart"
+    "grey: within a third of Standard's standard deviation over seeds;\n"
+    "points with nearly the same time are moved apart"
 )
 _TICKS, _FINE_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8), (0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5)
 _NEAR = 1.6  # the longest time for which ticks are fine

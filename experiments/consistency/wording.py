@@ -133,7 +133,7 @@ def answer(judged: Sequence[Outcome]) -> str:
 
 
 def _order(judged: Sequence[Outcome], name: str) -> tuple[int, int, int]:
-    """Methods that pay for their price most often come first, then those that pay."""
+    """By how often a method pays for its price, then by how often it pays."""
     found = [outcome.verdicts[name] for outcome in judged if name in outcome.verdicts]
     worth, paid = (
         sum(each.for_price is True for each in found),
