@@ -730,7 +730,7 @@ def test_a_page_of_made_up_contests_has_every_part(
 ) -> None:
     runs = [*builtin, *understanding]
     text = page.page(Records(runs), bootstrap.BootstrapRecord())
-    assert "So far 2 of 10 comparisons are complete." in text
+    assert "So far 2 of 12 comparisons are complete." in text
     assert (
         "| SMART | S 1, ε 0.3" not in text.partition("## What was tuned")[0]
     )  # settings by task are below
