@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from advreg.records.log import RecordLog
-from advreg.records.run import MethodInfo, ModelInfo, RecordError, RunRecord, TaskInfo, TrainingInfo
+from advreg.records.run import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
+from advreg.records.sealed import RecordError
 
 
 def record(name: str) -> RunRecord:
@@ -91,7 +92,7 @@ def test_a_writer_that_is_killed_leaves_whole_records_alone(tmp_path: Path) -> N
     path = tmp_path / "runs.jsonl.gz"
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import itertools, test_record_log as t\n"
+        "import itertools, test_log as t\n"
         f"log = t.RecordLog({str(path)!r})\n"
         "one = t.record('x')\n"
         "for _ in itertools.count(): log.append(one)\n"

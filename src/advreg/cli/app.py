@@ -52,7 +52,7 @@ def user_errors() -> tuple[type[BaseException], ...]:
     from advreg.hf.view.injection import InjectionError
     from advreg.hf.view.view import CheckpointingError
     from advreg.lab.kinds.models import ModelError
-    from advreg.records.run import RecordError
+    from advreg.records.sealed import RecordError
 
     return (
         CheckpointError, CheckpointingError, DataError, InjectionError, ModelError, NonFiniteLossError, RecordError,

@@ -19,7 +19,7 @@ from advreg.lab.report.render import Sheet
 from advreg.lab.report.sections import sections
 from advreg.lab.tasks.understanding import main_metrics
 from advreg.records.bench import STANDARD, Panel, load
-from advreg.records.run import now
+from advreg.records.environment import now
 
 
 def write_report(places: Sequence[Path], out: Path, title: str, console: Console) -> None:

@@ -36,7 +36,8 @@ from advreg.records.compare import (
     seconds_of,
     wall_seconds,
 )
-from advreg.records.run import RunRecord, now
+from advreg.records.environment import now
+from advreg.records.run import RunRecord
 from advreg.records.run import load as load_run
 
 HELD_OUT_SHARE = 0.1
