@@ -43,7 +43,7 @@ _OWN_FLAGS = {
 }
 _COMPUTED = (
     "compile_layers",
-    "short_attention",
+    "short_attention",  # in older records; its kernels were removed
     "torch_compile",
     "torch_compile_backend",
     "torch_compile_mode",

@@ -305,7 +305,6 @@ def make_job(plan: Plan) -> TranslationJob:
         precision=settings.precision,
         site=settings.site,
         compile_layers=bool(settings.compile_layers),
-        short_attention=bool(settings.short_attention),
         on_non_finite=settings.on_non_finite,
         seed=plan.seed,
         neighbours=embeddings,
