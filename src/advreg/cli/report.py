@@ -71,7 +71,10 @@ def _lead(found: Gathered) -> str:
 def bench_section(found: Gathered) -> Section:
     """Tables and bars of the benches."""
     parts = [part for path in found.benches for part in _bench_parts(path)]
-    intro = "Time of a step, in rounds in which every method has its turn. Bars are medians over rounds."
+    intro = (
+        "Time of a step, in rounds in which every method has its turn. Bars are medians over "
+        "rounds."
+    )
     return Section("bench", "Bench", intro, parts)
 
 

@@ -149,9 +149,7 @@ class BenchRecord:
 
 
 def load(path: Path) -> BenchRecord:
-    """Read a bench; :class:`~advreg.records.sealed.RecordError` for anything but a whole, unedited
-    one.
-    """
+    """Read a bench; errors as in :func:`~advreg.records.sealed.load_as`."""
     if not path.is_file():
         raise RecordError(
             "is not a file", "give the record that `advreg bench --out` wrote", path=path

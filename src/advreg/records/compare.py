@@ -113,9 +113,8 @@ class CompareRecord:
         reference: the method that the others are compared with.
         tasks, choices, runs: what was done.
         notes: what a reader must know to judge it, such as unequal numbers of candidates.
-        environment: versions, commit, machine and arguments, as
-            :func:`advreg.records.environment.capture_environment` gives them; ``device`` is that of the
-            runs, or all of them.
+        environment: as :func:`advreg.records.environment.capture_environment` gives it;
+            ``device`` names every device of the runs.
         started, finished: times in UTC; ``finished`` is that of the last change.
     """
 
@@ -139,9 +138,7 @@ class CompareRecord:
 
 
 def load(place: Path) -> CompareRecord:
-    """Read a comparison's file; :class:`~advreg.records.sealed.RecordError` for anything but a whole,
-    unedited one.
-    """
+    """Read a comparison's file; errors as in :func:`~advreg.records.sealed.load_as`."""
     path = place / COMPARE_FILE
     if not path.is_file():
         raise RecordError(

@@ -113,7 +113,9 @@ class RunRecord:
         ...     method=MethodInfo(name="arch", settings={"radius": 1e-5}),
         ...     task=TaskInfo(name="glue/sst2", sizes={"train": 67349}),
         ...     model=ModelInfo(name="/data/models/roberta-base"),
-        ...     training=TrainingInfo(epochs=3, batch_size=32, learning_rate=1e-5, precision="bf16", seed=1),
+        ...     training=TrainingInfo(
+        ...         epochs=3, batch_size=32, learning_rate=1e-5, precision="bf16", seed=1
+        ...     ),
         ... )
         >>> record.portable().model.name
         '…/roberta-base'

@@ -1,8 +1,8 @@
 """Sealed files: a dataclass as JSON with a checksum of its own text, decoded strictly.
 
 * :func:`save_as` is atomic. A reader sees the old file or the new one.
-* The text holds its own SHA-256 checksum. :func:`load_as` refuses a file that was damaged or edited,
-  that lacks a field, or that holds an unknown field or a value of another type.
+* The text holds its own SHA-256 checksum. :func:`load_as` refuses a file that was damaged or
+  edited, that lacks a field, or that holds an unknown field or a value of another type.
 * NaN and the infinities are not JSON. They are written as ``null``: "not a finite number".
 * Absolute paths are shortened to their last part (``…/roberta-base``) unless ``keep_paths=True``.
 """

@@ -208,7 +208,8 @@ def short_names(paths: Iterable[Path]) -> dict[Path, str]:
     apart.
 
     Example:
-        >>> paths = [Path("/runs/a/rte/arch/0"), Path("/runs/b/rte/arch/0"), Path("/runs/b/rte/smart/0")]
+        >>> names = ("a/rte/arch/0", "b/rte/arch/0", "b/rte/smart/0")
+        >>> paths = [Path("/runs", name) for name in names]
         >>> list(short_names(paths).values())
         ['a/rte/arch/0', 'b/rte/arch/0', 'rte/smart/0']
     """

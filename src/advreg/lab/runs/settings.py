@@ -62,7 +62,8 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     another machine.
 
     Example:
-        >>> decisive({"epochs": 3, "compile_layers": True, "training": {"torch_compile": True, "max_steps": 9}})
+        >>> training = {"torch_compile": True, "max_steps": 9}
+        >>> decisive({"epochs": 3, "compile_layers": True, "training": training})
         {'epochs': 3, 'training': {'max_steps': 9}}
     """
     return {

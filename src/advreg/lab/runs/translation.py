@@ -512,7 +512,10 @@ def _fewer_to_average(settings: TranslationSettings) -> str | None:
     validations = -(-settings.epochs // settings.validate_every)
     if settings.weights != "average" or validations >= settings.average:
         return None
-    return f"average must be {validations} or less with so few validations, got {settings.average}: all are averaged"
+    return (
+        f"average must be {validations} or less with so few validations, got {settings.average}: "
+        "all are averaged"
+    )
 
 
 def _batches_note(record: records.RunRecord) -> str:

@@ -76,7 +76,8 @@ class _Contest:
         scores = [candidate.score for candidate in self.candidates]
         best = max((score for score in scores if score is not None), default=None)
         if best is None:
-            return f"none of its {len(scores)} candidates could be trained; the first: {self.candidates[0].error}"
+            first = self.candidates[0].error
+            return f"none of its {len(scores)} candidates could be trained; the first: {first}"
         self.chosen = scores.index(best)
         return None
 
