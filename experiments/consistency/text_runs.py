@@ -20,7 +20,6 @@ from contests import CONTESTS
 from stages import Planned
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.averaging import MovingAverage
 from advreg.lab.kinds.fine_tuning import Job, make_trainer, quiet_libraries, report_steps
@@ -147,7 +146,6 @@ class TextRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
-        keep_freed_memory()
         with for_any_shape(), tempfile.TemporaryDirectory() as scratch:
             return self._run(tell, Path(scratch))
 

@@ -25,7 +25,6 @@ from advreg.hf.survey import survey, to_device
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.view import HFModelView
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.averaging import Snapshots, set_weights
@@ -377,7 +376,6 @@ def train_translator(
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends
     exactly as if it had never stopped.
     """
-    keep_freed_memory()
     trainer = TranslationTrainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
