@@ -469,7 +469,7 @@ COLUMNS = {
     ("arch, refresh", "old"): "ARCH, refresh",
 }
 UNDECIDED = 0.1  # an interval that is wider does not tell whether an aim is met
-UNDECIDED_TEXT = "Here the rounds differ too much for the aims: the intervals contain both 1 and values far above them."
+UNDECIDED_TEXT = "Here the rounds differ too much for the aims: some intervals are wider than 0.1."
 COMPILED_PARTS = {"eager": "nothing", "layers": "the layers", "whole": "the model"}
 
 

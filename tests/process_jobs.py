@@ -62,7 +62,12 @@ def fixed_noise() -> Iterator[None]:
 
     with ExitStack() as stack:
         known_dropout(stack.enter_context(pytest.MonkeyPatch.context()))
-        for module in ("core.ball", "methods.r3f", "methods.freelb", "methods.simcut"):
+        for module in (
+            "core.ball",
+            "methods.noise.r3f",
+            "methods.adversarial.freelb",
+            "methods.consistency.simcut",
+        ):
             stack.enter_context(patch(f"advreg.{module}.uniform_noise", wave))
         yield
 

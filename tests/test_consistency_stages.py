@@ -81,6 +81,20 @@ def test_every_seed_has_all_contestants_with_what_won_and_tuning_seeds_never_com
     assert [each.seed for each in results] == sorted(each.seed for each in results)
 
 
+def test_a_candidate_that_a_task_cannot_train_is_left_out_there_and_ranks_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standard = (SMALL.standard[0], replace(SMALL.standard[1], without=("stsb",)), SMALL.standard[2])
+    contest = replace(SMALL, standard=standard)
+    monkeypatch.setitem(CONTESTS, "small", contest)
+    scores = made(contest, {"standard/off": 2.0, "standard/long": 1.0})
+    tried = {key.split("/")[4] for key in scores if key.startswith("small/stsb/tune/standard/")}
+    assert tried == {"plain", "long"}
+    assert choices(contest, "rte", scores)[STANDARD][0] == "off"
+    assert choices(contest, "stsb", scores)[STANDARD][0] == "long"
+    assert choices(AFTER, "mr", scores)[STANDARD][0] == "long"  # one win each, and the better ranks
+
+
 def test_methods_train_as_standards_best_and_its_second_best_of_the_same_length() -> None:
     plain, off, long = SMALL.standard
     assert regularised(SMALL, [off, long, plain], False) == [{"encoder_dropout": 0.0}, {}]

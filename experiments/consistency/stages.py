@@ -133,10 +133,11 @@ def _most_frequent(contest: Contest, scores: Scores) -> dict[str, tuple[str, Poi
 
 
 def _by_wins(rankings: Sequence[Sequence[str]]) -> list[str]:
-    """Candidates by how often they come first, then by their mean rank."""
+    """Candidates by how often they come first, then by their mean rank; last where a task cannot train one."""
     wins = Counter(ranking[0] for ranking in rankings)
-    ranks = {name: sum(ranking.index(name) for ranking in rankings) for name in rankings[0]}
-    return sorted(rankings[0], key=lambda name: (-wins[name], ranks[name]))
+    names = max(rankings, key=len)
+    ranks = {name: sum([*ranking, name].index(name) for ranking in rankings) for name in names}
+    return sorted(names, key=lambda name: (-wins[name], ranks[name]))
 
 
 def _rankings(contest: Contest, task: str, scores: Scores) -> dict[str, list[str]]:
@@ -152,7 +153,11 @@ def _candidates(contest: Contest, task: str, scores: Scores) -> dict[str, dict[s
     """The points of each contestant; those of methods once Standard's are ranked."""
     if contest.follows is not None:
         return {}
-    own = {each.name: Point(STANDARD, {}, each.settings) for each in contest.standard}
+    own = {
+        each.name: Point(STANDARD, {}, each.settings)
+        for each in contest.standard
+        if task not in each.without
+    }
     ranked = _ranking(contest, task, STANDARD, own, scores)
     if ranked is None:
         return {STANDARD: own}

@@ -1,7 +1,7 @@
 """What our trainers override, call and read of the stock Trainer exists in the versions that are
 installed.
 
-All names are found in the code of ``advreg.hf``, so that a new hook is held to it without an edit
+All names are found in the code of ``advreg.hf`` and ``advreg.lab.kinds``, so that a new hook is held to it without an edit
 here.
 """
 
@@ -23,6 +23,7 @@ import transformers
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 import advreg.hf
+import advreg.lab.kinds
 from advreg.hf.trainer import AdversarialSeq2SeqTrainer
 from tiny_models import tiny
 
@@ -37,10 +38,11 @@ PARTS = ("args", "accelerator", "state")  # of a trainer: what is read of them i
 
 
 def classes() -> list[type]:
-    """All that advreg.hf defines."""
+    """All that the packages that import transformers define."""
     modules = [
         importlib.import_module(found.name)
-        for found in pkgutil.iter_modules(advreg.hf.__path__, "advreg.hf.")
+        for package in (advreg.hf, advreg.lab.kinds)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     return [
         kind

@@ -74,7 +74,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings={}, commit=None, environment={}, started="", finished="", results=results
     )
     save_as(folder / "runs" / "probe.json", probe)
-    bench = Path(__file__).parents[2] / "results" / "cost" / "bert-base.json"
+    bench = Path(__file__).parents[3] / "results" / "cost" / "bert-base.json"
     out = folder / "report.html"
     write_report([folder / "runs", bench], out, f"A report {EVIL}", Console(file=io.StringIO()))
     return out

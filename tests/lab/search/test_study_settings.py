@@ -208,7 +208,7 @@ def test_the_config_file_may_hold_the_grid_and_a_grid_that_is_given_wins(tmp_pat
 def test_the_studies_of_the_results_vary_one_thing_at_a_time_around_one_default(
     task: str, further: list[str], variants: int, seeds: int
 ) -> None:
-    settings = asked(config=Path(__file__).parents[2] / "experiments" / f"studies-{task}.toml")
+    settings = asked(config=Path(__file__).parents[3] / "experiments" / f"studies-{task}.toml")
     assert list(labels(settings)) == ["ema", "refresh", "neighbours", "fraction", *further]
     assert settings.notes() == []  # no two points come to the same
     for study in settings.studies:
@@ -223,7 +223,7 @@ def test_the_studies_of_the_results_vary_one_thing_at_a_time_around_one_default(
 
 
 def test_the_preset_for_fine_tuning_is_what_was_studied() -> None:
-    settings = asked(config=Path(__file__).parents[2] / "experiments" / "studies-stsb.toml")
+    settings = asked(config=Path(__file__).parents[3] / "experiments" / "studies-stsb.toml")
     for method in ("arch", "smart"):
         wanted = create(method, **preset("fine-tuning", method)).options()
         assert settings.variant(method, {}).settings.method(method).options() == wanted
