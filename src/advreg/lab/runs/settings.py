@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from advreg.lab.runs.training_presets import training_preset
 from advreg.lab.tasks.corpora import CORPORA
 from advreg.lab.tasks.parallel import TRANSLATION
 from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
-from advreg.methods.presets import Preset, training_preset
+from advreg.methods.presets import Preset
 
 Precision = Literal["fp32", "bf16", "fp16"]
 OnNonFinite = Literal["stop", "skip"]
