@@ -33,7 +33,7 @@ from advreg.lab.runs.settings import TrainSettings
 from advreg.methods import create, preset
 from advreg.methods.adversarial.smart import Smart
 from advreg.methods.base import Batch, Dropout
-from advreg.records.run import capture_environment
+from advreg.records.environment import capture_environment
 
 PRESET, NOISE = "`--preset understanding`", "noise of size ε, no ascent"
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {

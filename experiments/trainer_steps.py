@@ -35,7 +35,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.records.run import capture_environment, load_as, now, save_as
+from advreg.records.environment import capture_environment, now
+from advreg.records.sealed import load_as, save_as
 
 WORKER = Path(__file__).with_name("trainer_steps_worker.py")
 STOCK, OLD, NEW = "stock", "old", "new"

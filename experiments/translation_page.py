@@ -7,9 +7,9 @@ python experiments/translation_page.py --check    # says whether they are up to 
 A part whose records are not there is left out: comparisons (``*/compare.json``), studies
 (``neighbours/study.json``, ``dropout/study.json``), single runs of other schedules
 (``schedules/*/record.json``) and on a CPU (``cpu/*/record.json``), ``speed.jsonl`` of
-translation_speed.py, ``attention.jsonl`` of attention_speed.py, ``decoding.jsonl`` of
-decoding_speed.py, ``borrowed.jsonl`` of borrowed_perturbations.py. Comparisons that train the same
-model in the same way are one, made in several parts. Times come from
+translation_speed.py, ``decoding.jsonl`` of decoding_speed.py, ``borrowed.jsonl`` of
+borrowed_perturbations.py, and ``attention.jsonl``, whose script and kernels were removed.
+Comparisons that train the same model in the same way are one, made in several parts. Times come from
 ``results/cost/translation*.json``, a bench for each model.
 """
 
@@ -518,7 +518,7 @@ def speed(found: Records) -> str:
 
 COMPILED = {
     "layers": "compiled layers",
-    "short": "compiled layers, short attention",
+    "short": "compiled layers, short attention",  # of kernels that were removed
     "whole": "compiled as a whole",
 }
 RATES = ("bare_tokens_per_second", "our_tokens_per_second")
@@ -550,8 +550,8 @@ def shares(line: Mapping[str, Any]) -> str:
 
 
 def attention(found: Records) -> str:
-    """Kernels of attention over short rows beside PyTorch's: what a GPU takes for them, and what a
-    host does.
+    """Removed kernels of attention over short rows beside PyTorch's: time on the GPU, and time of
+    calls from the host.
     """
     lines = found.lines("attention.jsonl")
     parts = []

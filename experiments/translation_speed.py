@@ -1,13 +1,13 @@
 """Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
-        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers short whole \
+        --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole \
         --commit $(git rev-parse HEAD)
 
 Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
-timed. With ``--compile`` both take further turns, with compiled layers, these with attention over short rows, or the
-model compiled as a whole, of which the first epoch is not timed: every shape of a batch was seen then. Each line of OUT
-is one size of batch, its widths rounded up to a multiple.
+timed. With ``--compile`` both take further turns, with compiled layers or with the model compiled as a whole, of which
+the first epoch is not timed: every shape of a batch was seen then. Each line of OUT is one size of batch, its widths
+rounded up to a multiple.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.patches.layerdrop import draws_in_vain, layers_kept
 from advreg.hf.view.head import IGNORED
-from advreg.lab.kinds.attention import for_any_shape, short_attention
+from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries, report_steps
 from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer
 from advreg.lab.runs.translation import Plan, load_parallel, make_job, prepare_data
@@ -59,8 +59,7 @@ class Turn:
     Args:
         job: a run of Standard.
         updates: those that are timed.
-        compiled: what torch.compile takes: ``layers``, ``short`` (layers that attend over short rows), ``whole``, or
-            ``nothing``.
+        compiled: what torch.compile takes: ``layers``, ``whole`` or ``nothing``.
     """
 
     job: TranslationJob
@@ -72,10 +71,6 @@ class Turn:
         """Updates before those that are timed."""
         epoch = -(-len(self.job.batches()) // self.accumulated)
         return WARMUP + (epoch if self.compiled != "nothing" else 0)
-
-    @property
-    def compiles_layers(self) -> bool:
-        return self.compiled in ("layers", "short")
 
     @property
     def accumulated(self) -> int:
@@ -100,11 +95,6 @@ def graph_count() -> int:
 def bare_loop(turn: Turn, device: torch.device) -> float:
     """Target tokens a second in the loop one would write by hand."""
     model = copy.deepcopy(turn.job.model).to(device).train()
-    with short_attention(model) if turn.compiled == "short" else contextlib.nullcontext():
-        return loop_over(model, turn, device)
-
-
-def loop_over(model: Any, turn: Turn, device: torch.device) -> float:
     job, smoothing = turn.job, turn.job.fields["label_smoothing_factor"]
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-6, betas=(0.9, 0.98), fused=device.type == "cuda"
@@ -114,7 +104,7 @@ def loop_over(model: Any, turn: Turn, device: torch.device) -> float:
         if job.precision == "bf16"
         else contextlib.nullcontext()
     )
-    if turn.compiles_layers:
+    if turn.compiled == "layers":
         compile_layers(model)
     called = torch.compile(model) if turn.compiled == "whole" else model
     layers = (
@@ -194,8 +184,8 @@ class Watch(TrainerCallback):
 
 def our_trainer(turn: Turn) -> tuple[float, dict[str, int]]:
     """Target tokens a second in the trainer, and the graphs that were compiled."""
-    ways = {"compile_layers": turn.compiles_layers, "short_attention": turn.compiled == "short"}
-    job = replace(turn.job, model=copy.deepcopy(turn.job.model), **ways)
+    model = copy.deepcopy(turn.job.model)
+    job = replace(turn.job, model=model, compile_layers=turn.compiled == "layers")
     compiled = {"torch_compile": True} if turn.compiled == "whole" else {}
     quiet = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
     steps = {"max_steps": turn.warmup + turn.updates, "learning_rate": 1e-6}
@@ -288,7 +278,7 @@ def main() -> None:
     parser.add_argument(
         "--compile",
         nargs="*",
-        choices=["layers", "short", "whole"],
+        choices=["layers", "whole"],
         default=[],
         help="both compiled too",
     )

@@ -33,7 +33,8 @@ from advreg.lab.report.statistics import Spread
 from advreg.records import run as records
 from advreg.records.compare import COMPARE_FILE, CompareRecord, score_of
 from advreg.records.probe import ProbeRecord
-from advreg.records.run import RunRecord, load_as
+from advreg.records.run import RunRecord
+from advreg.records.sealed import load_as
 from advreg.records.study import STUDY_FILE
 from advreg.records.study import load as load_study
 

@@ -22,14 +22,15 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
 from advreg.hf.checkpoint.state import last_whole_checkpoint
-from advreg.records import run as records
+from advreg.records.environment import capture_environment, now
+from advreg.records.sealed import LATER, load_as, save_as
 from command_server import CommandServer, Done
 from ends import differences
 from little_tables import sentiment, tiny_folder, write_table
@@ -65,9 +66,13 @@ class Kill:
         str
     ]  # what of weights, caches, losses and record is not as in the undisturbed run
     left_behind: list[str]  # files that an undisturbed run does not leave
-    rank: int | None = records.later(0)  # the process that was killed; none: all at once
-    seconds: float = records.later(0.0)  # until the others had ended
-    hung: int = records.later(0)  # of the others had to be killed too, because they did not end
+    rank: int | None = field(
+        default=0, metadata=LATER
+    )  # the process that was killed; none: all at once
+    seconds: float = field(default=0.0, metadata=LATER)  # until the others had ended
+    hung: int = field(
+        default=0, metadata=LATER
+    )  # of the others had to be killed too, because they did not end
 
     @property
     def survived(self) -> bool:
@@ -289,8 +294,8 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
 
 def page(folder: Path) -> str:
     """The part of the page that is made of the records."""
-    texts = [chaos_text(records.load_as(path, ChaosRecord)) for path in chaos_files(folder)]
-    parts = [*texts, soak_text(records.load_as(folder / SOAK, SoakRecord))]
+    texts = [chaos_text(load_as(path, ChaosRecord)) for path in chaos_files(folder)]
+    parts = [*texts, soak_text(load_as(folder / SOAK, SoakRecord))]
     return "\n\n".join(text for part in parts for text in part)
 
 
@@ -409,12 +414,12 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     command, environment = (
         " ".join(["python tests/chaos.py", *arguments]),
-        records.capture_environment("cpu"),
+        capture_environment("cpu"),
     )
     shared: dict[str, Any] = {
         "command": command,
         "environment": environment,
-        "started": records.now(),
+        "started": now(),
     }
     kills: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as name:
@@ -425,15 +430,13 @@ def main(arguments: Sequence[str]) -> int:
             kills = kill_runs(server, home, given.kills, given.seed, given.ranks, killing)
             server.close()
             done = ChaosRecord(
-                **shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=records.now()
+                **shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=now()
             )
-            records.save_as(given.out / chaos_file(given.ranks), done)
+            save_as(given.out / chaos_file(given.ranks), done)
         if given.only in (None, "soak"):
             soaking = lambda numbers: track(numbers, description="soaking")  # noqa: E731
             found = soak(home / "soak", given.soak_steps, given.moves, soaking)
-            records.save_as(
-                given.out / SOAK, SoakRecord(**shared, soak=found, finished=records.now())
-            )
+            save_as(given.out / SOAK, SoakRecord(**shared, soak=found, finished=now()))
     if given.out == RECORDS:
         PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), RECORDS), encoding="utf-8")
     print(page(given.out))

@@ -1,7 +1,6 @@
 """One thread per process: the models are tiny, and two test processes would fight over the cores.
 
-No deadline for examples either: a machine that is busy is no failure. Without a GPU Triton
-interprets its kernels.
+No deadline for examples either: a machine that is busy is no failure.
 """
 
 import os
@@ -15,8 +14,6 @@ import hypothesis
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anybody imports it
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advreg.methods import create
-from advreg.records import run as records
+from advreg.records.sealed import load_as
 from chaos import (
     CHAOS,
     KILLS,
@@ -32,14 +32,14 @@ def test_the_page_is_made_of_the_record() -> None:
 
 
 def test_every_kill_of_the_record_was_survived() -> None:
-    record = records.load_as(RECORDS / CHAOS, ChaosRecord)
+    record = load_as(RECORDS / CHAOS, ChaosRecord)
     assert len(record.kills) >= KILLS
     assert [kill for kill in record.kills if not kill.survived] == []
     assert {"save", "refresh", "reuse"} <= {kill.hit for kill in record.kills}
 
 
 def test_every_kill_of_a_process_of_two_was_survived_by_the_run_and_ended_the_other() -> None:
-    record = records.load_as(RECORDS / chaos_file(2), ChaosRecord)
+    record = load_as(RECORDS / chaos_file(2), ChaosRecord)
     assert record.ranks == 2
     assert len(record.kills) >= 20
     assert [kill for kill in record.kills if not kill.survived] == []
@@ -48,7 +48,7 @@ def test_every_kill_of_a_process_of_two_was_survived_by_the_run_and_ended_the_ot
 
 
 def test_the_long_run_of_the_record_did_not_grow() -> None:
-    found = records.load_as(RECORDS / SOAK, SoakRecord).soak
+    found = load_as(RECORDS / SOAK, SoakRecord).soak
     assert found.steps >= 19_992
     assert found.growth < 0.01
     assert found.descriptors[-1] <= found.descriptors[2]

@@ -24,6 +24,7 @@ from advreg.lab.runs.settings import SettingsError, read_settings
 from advreg.lab.tasks.tables import load_tables
 from advreg.lab.tasks.textdata import DataError, TextData
 from advreg.records import run as records
+from advreg.records.sealed import RecordError
 from little_tables import scored, sentiment, write_table
 
 Damage = Callable[[bytes], bytes]
@@ -84,7 +85,7 @@ def test_a_damaged_record_is_refused_or_says_what_it_said(
     if not whole.exists():
         RECORD.save(whole)
     rewritten(path, whole.read_bytes(), damage)
-    found, told = outcome(lambda: records.load(path), records.RecordError)
+    found, told = outcome(lambda: records.load(path), RecordError)
     assert str(path) in told if found is None else found == records.load(whole)
 
 

@@ -25,6 +25,7 @@ from advreg.lab.report.statistics import Spread
 from advreg.records import run as records
 from advreg.records.compare import score_of
 from advreg.records.probe import ProbeRecord, ProbeResult
+from advreg.records.sealed import save_as
 from advreg.records.study import Panel, StudiedPoint, StudyRecord
 from report_runs import made_up, save
 from studies import Scores, study_record, variant
@@ -460,7 +461,7 @@ def test_a_probing_has_its_table_and_its_violins(tmp_path: Path) -> None:
         finished="t",
         results=probed,
     )
-    records.save_as(tmp_path / "probe-minilm.json", record)
+    save_as(tmp_path / "probe-minilm.json", record)
     page = understanding.page(tmp_path)
     assert "## Probing, minilm\n\nEncoders that were trained on SST-2, frozen;" in page
     assert "| Standard | 61.0 ± 1.4 | – |" in page

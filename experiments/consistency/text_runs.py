@@ -20,18 +20,17 @@ from contests import CONTESTS
 from stages import Planned
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.averaging import MovingAverage
 from advreg.lab.kinds.fine_tuning import Job, make_trainer, quiet_libraries, report_steps
 from advreg.lab.runs.classify import Plan, begin_record, prepare
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
+from advreg.lab.runs.training_presets import training_preset
 from advreg.lab.search.pool import Tell
 from advreg.lab.tasks.calibration import calibration, fit_temperature
 from advreg.lab.tasks.textdata import Example, TextData
 from advreg.lab.tasks.understanding import load_task
 from advreg.methods import preset
-from advreg.methods.presets import training_preset
 from advreg.records import run as records
 
 VALIDATE_ON = 2000  # unused training rows at most
@@ -147,7 +146,6 @@ class TextRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
-        keep_freed_memory()
         with for_any_shape(), tempfile.TemporaryDirectory() as scratch:
             return self._run(tell, Path(scratch))
 

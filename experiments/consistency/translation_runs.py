@@ -22,7 +22,6 @@ from torch import Tensor
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.survey import to_device
 from advreg.hf.view.view import IGNORED
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.batching import Pairs, TokenBatches
@@ -75,7 +74,6 @@ class TranslationRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
-        keep_freed_memory()
         with for_any_shape():
             return self._run(tell)
 

@@ -9,7 +9,7 @@ import pytest
 from advreg.cli.probe import by_task, scores_table
 from advreg.lab.kinds.wordpieces import train_tokenizer
 from advreg.records.probe import ProbeRecord, ProbeResult
-from advreg.records.run import load_as
+from advreg.records.sealed import load_as
 from command_server import CommandServer
 from tiny_models import tiny
 

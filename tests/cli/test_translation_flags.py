@@ -34,8 +34,7 @@ def test_every_setting_of_a_translation_is_a_flag() -> None:
     names = [field.name for field in dataclasses.fields(TranslationSettings)]
     mine = [name for name in names if name not in ("options", "training", "methods", "seeds")]
     given = {
-        name: "yes" if name in ("tokenised", "joint", "compile_layers", "short_attention") else "x"
-        for name in mine
+        name: "yes" if name in ("tokenised", "joint", "compile_layers") else "x" for name in mine
     }
     flags = [
         part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)

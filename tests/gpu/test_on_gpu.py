@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from typing import Any, get_args
 
 import pytest
@@ -17,7 +16,6 @@ from advreg.core.ball import Ball
 from advreg.core.divergence import divergence
 from advreg.core.perturbation import Perturbation, scatter_real
 from advreg.core.schedule import Clock
-from advreg.core.short_attention import attend
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.patches.compile_layers import compile_layers, compiled
 from advreg.hf.patches.mask_sync import PADDED, padding_of
@@ -26,13 +24,11 @@ from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.head import IGNORED, cross_entropy
 from advreg.hf.view.view import SAMPLE_ID, HFModelView
 from advreg.lab.kinds.architectures import build_translator
-from advreg.lab.kinds.attention import short_attention
 from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
 from advreg.methods import create, registry
-from attention_rows import drawn_mask, drawn_states
 from observe import BadGradient, Weights
 from tiny_models import tiny, tiny_batch
 
@@ -405,50 +401,6 @@ def test_no_step_of_a_translator_waits_for_the_gpu(name, is_compiled):
             method.step(task, batch, Clock(0, 0))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("length", [7, 32, 128, 130])  # no kernel for the last, nor for float64
-def test_short_attention_on_a_gpu_is_that_of_matrix_products(length, dtype):
-    states = [
-        each.to(CUDA, dtype).requires_grad_() for each in drawn_states(3, length, length, 2, 64)
-    ]
-    exact = [each.detach().cpu().double().requires_grad_() for each in states]
-    for mask, causal in ((drawn_mask(3, length, length), False), (None, True)):
-        near = None if mask is None else mask.to(CUDA)
-        found, expected = attend(*states, near, causal, 0.125), attend(*exact, mask, causal, 0.125)
-        slopes = torch.autograd.grad(found.square().sum(), states)
-        expected_slopes = torch.autograd.grad(expected.square().sum(), exact)
-        for value, other in zip((found, *slopes), (expected, *expected_slopes), strict=True):
-            error = (value.cpu().double() - other).norm() / other.norm()
-            assert error < {torch.bfloat16: 2e-2, torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
-
-
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_a_translator_learns_as_much_with_short_attention(is_compiled):
-    losses = {}
-    for is_short in (False, True):
-        torch.manual_seed(0)
-        model = build_translator("transformer-small", 2000, dropout=0.0).to(CUDA)
-        if is_compiled:
-            torch._dynamo.reset()
-            compile_layers(model)
-        task = HFModelView(
-            model, label_smoothing=0.1, context=lambda: torch.autocast("cuda", torch.bfloat16)
-        )
-        method, optimizer = (
-            create("smart", radius=0.1, ascent_steps=2),
-            torch.optim.Adam(model.parameters(), 1e-3),
-        )
-        losses[is_short] = []
-        with short_attention(model) if is_short else nullcontext():
-            for number in range(12):
-                batch = to_device(tiny_batch(model, seed=number % 3, batch=8), CUDA)
-                losses[is_short].append(float(method.step(task, batch, Clock(0, number)).loss))
-                optimizer.step()
-                optimizer.zero_grad()
-    assert losses[True] == pytest.approx(losses[False], rel=2e-2)
-    assert losses[True][-1] < 0.8 * losses[True][0]
 
 
 @pytest.mark.parametrize("name", ["smart", "freelb", "freeat"])

@@ -7,7 +7,7 @@ import pytest
 
 from advreg.lab.tasks.understanding import TASKS, main_score
 from advreg.records.compare import COMPARE_FILE, load, score_of
-from advreg.records.run import RecordError, save_as
+from advreg.records.sealed import RecordError, save_as
 from comparisons import candidate, comparison
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advreg.records.diagnostics import HealthRecord, Histogram, MemoryHealth, TokenNorms, load
-from advreg.records.run import RecordError
+from advreg.records.sealed import RecordError
 
 
 @given(st.lists(st.floats(-2, 2)), st.integers(1, 50))

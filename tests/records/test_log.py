@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from advreg.records.log import RecordLog
-from advreg.records.run import MethodInfo, ModelInfo, RecordError, RunRecord, TaskInfo, TrainingInfo
+from advreg.records.run import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
+from advreg.records.sealed import RecordError
 
 
 def record(name: str) -> RunRecord:

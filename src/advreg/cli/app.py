@@ -35,7 +35,8 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Adversarial regularisation for language models, with perturbations that are cached and reused.",
+    help="Adversarial regularisation for language models, with perturbations that are cached and "
+    "reused.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -52,11 +53,12 @@ def user_errors() -> tuple[type[BaseException], ...]:
     from advreg.hf.view.injection import InjectionError
     from advreg.hf.view.view import CheckpointingError
     from advreg.lab.kinds.models import ModelError
-    from advreg.records.run import RecordError
+    from advreg.records.sealed import RecordError
 
     return (
-        CheckpointError, CheckpointingError, DataError, InjectionError, ModelError, NonFiniteLossError, RecordError,
-        SettingsError, OSError, ValueError, FloatingPointError, OutOfMemoryError,
+        CheckpointError, CheckpointingError, DataError, InjectionError, ModelError,
+        NonFiniteLossError, RecordError, SettingsError, OSError, ValueError, FloatingPointError,
+        OutOfMemoryError,
     )  # fmt: skip
 
 
@@ -145,7 +147,10 @@ def train(
         else:
             run_all(read_settings(config, given, training), resume, console)
     except KeyboardInterrupt:
-        hint = "interrupted; finished steps are in the last checkpoint. Go on with the same command and --resume"
+        hint = (
+            "interrupted; finished steps are in the last checkpoint. Go on with the same command "
+            "and --resume"
+        )
         typer.echo(hint, err=True)
         raise typer.Exit(130) from None
 
@@ -401,7 +406,8 @@ def bench(
     model: Annotated[
         str,
         typer.Option(
-            help="bert-base, minilm, transformer-base, transformer-iwslt, small; a folder; a hub name"
+            help="bert-base, minilm, transformer-base, transformer-iwslt, small; a folder; a hub "
+            "name"
         ),
     ] = "small",
     shape: Annotated[
@@ -526,7 +532,8 @@ def probe(
     pooling: Annotated[
         Literal["head", "mean"],
         typer.Option(
-            help="what stands for a text: what the encoder's head reads (head), or its mean token (mean)"
+            help="what stands for a text: what the encoder's head reads (head), or its mean token "
+            "(mean)"
         ),
     ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
@@ -568,7 +575,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="folders of runs (searched with all that is in them), or files of compare, study, probe and bench"
+            help="folders of runs (searched with all that is in them), or files of compare, study, "
+            "probe and bench"
         ),
     ],
     *,

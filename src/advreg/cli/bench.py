@@ -110,7 +110,8 @@ def bench_title(record: BenchRecord, panel: Panel) -> str:
     """What was measured, and where."""
     settings = record.settings
     compiled = ", compiled" if settings.get("compile") else ""
-    about = f"{settings.get('model')}, {panel.batch} × {panel.tokens}, {settings.get('precision')}{compiled}"
+    shape = f"{panel.batch} × {panel.tokens}"
+    about = f"{settings.get('model')}, {shape}, {settings.get('precision')}{compiled}"
     return f"{about}, {record.hardware.get('device')}"
 
 
@@ -174,7 +175,8 @@ def _passes(row: Row) -> str:
 def _spread(spread: Spread | None, digits: int) -> str:
     if spread is None:
         return "–"
-    return f"{spread.median:.{digits}f} ({spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f})"
+    quartiles = f"{spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f}"
+    return f"{spread.median:.{digits}f} ({quartiles})"
 
 
 def _draw(records: Sequence[BenchRecord], picture: Path, console: Console) -> None:

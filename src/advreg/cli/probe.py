@@ -19,8 +19,9 @@ from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
 from advreg.lab.report.labels import method_order, task_name
 from advreg.lab.report.violins import draw_violins
 from advreg.lab.search.probing import ProbeSettings, probe
+from advreg.records.environment import capture_environment, now
 from advreg.records.probe import ProbeRecord, ProbeResult
-from advreg.records.run import capture_environment, load_as, now, save_as
+from advreg.records.sealed import load_as, save_as
 
 
 def run_probe(

@@ -19,7 +19,7 @@ from advreg.lab.report.render import Sheet
 from advreg.lab.report.sections import sections
 from advreg.lab.tasks.understanding import main_metrics
 from advreg.records.bench import STANDARD, Panel, load
-from advreg.records.run import now
+from advreg.records.environment import now
 
 
 def write_report(places: Sequence[Path], out: Path, title: str, console: Console) -> None:
@@ -71,7 +71,10 @@ def _lead(found: Gathered) -> str:
 def bench_section(found: Gathered) -> Section:
     """Tables and bars of the benches."""
     parts = [part for path in found.benches for part in _bench_parts(path)]
-    intro = "Time of a step, in rounds in which every method has its turn. Bars are medians over rounds."
+    intro = (
+        "Time of a step, in rounds in which every method has its turn. Bars are medians over "
+        "rounds."
+    )
     return Section("bench", "Bench", intro, parts)
 
 

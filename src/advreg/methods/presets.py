@@ -1,15 +1,15 @@
-"""Settings by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the
-training itself.
+"""Options of methods by family of tasks.
 
-``translation`` and ``understanding`` are those of ARCH's paper; ``fine-tuning`` is what our own
-study of a pretrained encoder has as its default (docs/results/studies.md). Of the other methods a
-family has what they do not work without.
+``translation`` and ``understanding`` are the settings of ARCH's paper, for ARCH and for SMART, which
+shares the inner maximisation. ``fine-tuning`` is the default of our own study of a pretrained
+encoder (docs/results/studies.md). For other methods a family holds only the options without which
+they fail there.
 
-By the paper's text alone the ascent of ``understanding`` is inert: a plain gradient times 1e-4
+With the paper's text alone the ascent of ``understanding`` is inert: a plain gradient times 1e-4
 leaves δ at its random start. The paper refers to MT-DNN for details, so the rest is from its code:
 δ enters behind the LayerNorm of the embeddings (``site="block"``, a setting of the training), each
 word's gradient is divided by its largest entry (until August 2020), and δ is rescaled to ε (since
-then). docs/methods/arch.md shows what each reading does.
+then). docs/methods/arch.md shows the effect of each reading.
 """
 
 from __future__ import annotations
@@ -54,13 +54,12 @@ _PAPER: dict[str, dict[str, Any]] = {
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     **_PAPER,
-    # cached once, perturbations were worth nothing
+    # perturbations that are cached once and never refreshed gained nothing
     "fine-tuning": {**_PAPER["translation"], "ascent_steps": 1, "refresh_every": 3},
 }
 _NEEDED: dict[tuple[str, str], dict[str, Any]] = {
-    # They train on perturbed text alone: in their own balls a model that starts from nothing learnt
-    # nothing of the
-    # source (docs/results/translation.md).
+    # They train on perturbed text alone: with their default balls, a model trained from scratch
+    # ignored the source (docs/results/translation.md).
     ("translation", "freelb"): {"radius": 0.03, "step_size": 0.03},
     ("translation", "freeat"): {
         "norm": "l2",
@@ -73,61 +72,16 @@ _NEEDED: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def preset(family: str, method: str) -> dict[str, Any]:
-    """The options of a family for a method; nothing for methods that have none.
+    """The options of a family for a method; empty where the family sets none.
 
     Example:
-        >>> preset("understanding", "smart")["norm"], preset("understanding", "r3f"), preset("translation", "freelb")
-        ('linf', {}, {'radius': 0.03, 'step_size': 0.03})
+        >>> preset("understanding", "smart")["norm"], preset("understanding", "r3f")
+        ('linf', {})
+        >>> preset("translation", "freelb")
+        {'radius': 0.03, 'step_size': 0.03}
     """
     check_choice("preset", family, get_args(Preset))
     if method not in _HAVE_PRESETS:
         return dict(_NEEDED.get((family, method), {}))
     known = {option.name for option in describe(method)}
     return {name: value for name, value in _OPTIONS[family].items() if name in known}
-
-
-# The same appendix; of what was chosen per task, a middle value for tasks without an entry below.
-_TRAINING: dict[str, dict[str, Any]] = {
-    "translation": {},
-    "understanding": {
-        "epochs": 10,
-        "warmup": 0.1,
-        "batch_size": 32,
-        "learning_rate": 1e-4,
-        "encoder_dropout": 0.1,
-        "head_dropout": 0.1,
-        "site": "block",
-    },
-    "fine-tuning": {
-        "epochs": 10,  # in five penalised runs were not done
-        "warmup": 0.1,
-        "training": {"train_sampling_strategy": "group_by_length"},  # or much of a batch is padding
-    },
-}
-# Batch size, learning rate and dropout of BERT by task: a table that the paper's source holds,
-# commented out.
-_CHOSEN: dict[str, tuple[int, float, float]] = {
-    "rte": (16, 1e-4, 0.0),
-    "mrpc": (8, 2e-4, 0.1),
-    "cola": (16, 5e-5, 0.1),
-    "sst2": (32, 8e-5, 0.1),
-    "stsb": (32, 2e-4, 0.0),
-    "qnli": (32, 1e-4, 0.1),
-    "qqp": (64, 2e-4, 0.1),
-    "mnli": (128, 1e-4, 0.1),
-}
-
-
-def training_preset(family: str, task: str) -> dict[str, Any]:
-    """The settings of the training for a task, by the names that ``advreg train`` has for them.
-
-    ``training`` holds fields of ``TrainingArguments``.
-
-    Example:
-        >>> training_preset("understanding", "rte")["batch_size"], training_preset("understanding", "mr")["batch_size"]
-        (16, 32)
-    """
-    check_choice("preset", family, get_args(Preset))
-    chosen = _CHOSEN.get(task) if family == "understanding" else None
-    named = zip(("batch_size", "learning_rate", "encoder_dropout"), chosen or (), strict=False)
-    return {**_TRAINING[family], **dict(named)}

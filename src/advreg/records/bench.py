@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.records.run import RecordError, load_as, save_as
+from advreg.records.sealed import RecordError, load_as, save_as
 
 SCHEMA = 1
 STANDARD, YARDSTICK = "standard", "standard on 2B"
@@ -124,7 +124,7 @@ class BenchRecord:
         model: class, parameters and streams of the model.
         commit: of the code, as given or found.
         environment: versions, machine and arguments, as
-            :func:`advreg.records.run.capture_environment` gives them.
+            :func:`advreg.records.environment.capture_environment` gives them.
         hardware: the device and how torch uses it.
         started, finished: times in UTC.
         notes: what was left out, and why.
@@ -149,9 +149,7 @@ class BenchRecord:
 
 
 def load(path: Path) -> BenchRecord:
-    """Read a bench; :class:`~advreg.records.run.RecordError` for anything but a whole, unedited
-    one.
-    """
+    """Read a bench; errors as in :func:`~advreg.records.sealed.load_as`."""
     if not path.is_file():
         raise RecordError(
             "is not a file", "give the record that `advreg bench --out` wrote", path=path

@@ -12,7 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from advreg.records.run import RecordError, RunRecord, later, load_as, save_as, stays_inside
+from advreg.records.paths import stays_inside
+from advreg.records.run import RunRecord
+from advreg.records.sealed import LATER, RecordError, load_as, save_as
 
 SCHEMA = 1
 COMPARE_FILE = "compare.json"
@@ -39,7 +41,7 @@ class ComparedTask:
     name: str
     title: str
     main_metrics: list[str]
-    scored_on: str = later("dev")
+    scored_on: str = field(default="dev", metadata=LATER)
     fingerprint: str
     sizes: dict[str, int] = field(default_factory=dict)
     tuning_sizes: dict[str, int] = field(default_factory=dict)
@@ -111,9 +113,8 @@ class CompareRecord:
         reference: the method that the others are compared with.
         tasks, choices, runs: what was done.
         notes: what a reader must know to judge it, such as unequal numbers of candidates.
-        environment: versions, commit, machine and arguments, as
-            :func:`advreg.records.run.capture_environment` gives them; ``device`` is that of the
-            runs, or all of them.
+        environment: as :func:`advreg.records.environment.capture_environment` gives it;
+            ``device`` names every device of the runs.
         started, finished: times in UTC; ``finished`` is that of the last change.
     """
 
@@ -137,9 +138,7 @@ class CompareRecord:
 
 
 def load(place: Path) -> CompareRecord:
-    """Read a comparison's file; :class:`~advreg.records.run.RecordError` for anything but a whole,
-    unedited one.
-    """
+    """Read a comparison's file; errors as in :func:`~advreg.records.sealed.load_as`."""
     path = place / COMPARE_FILE
     if not path.is_file():
         raise RecordError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from advreg.records.run import load_as, save_as
+from advreg.records.sealed import load_as, save_as
 
 SCHEMA = 1
 HEALTH_FILE = "health.json"

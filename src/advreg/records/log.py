@@ -13,7 +13,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advreg.records.run import RecordError, RunRecord, seal_line, unseal_line
+from advreg.records.run import RunRecord
+from advreg.records.sealed import RecordError, seal_line, unseal_line
 
 _AT_ONCE = 2**16
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's word for gzip's frame
@@ -56,7 +57,7 @@ class RecordLog:
 
     def _unsealed(self, line: str, number: int) -> RunRecord:
         try:
-            return unseal_line(line)
+            return unseal_line(line, RunRecord)
         except RecordError as error:
             raise RecordError(
                 f"line {number}: {error.problem}", error.remedy, field=error.field, path=self.path

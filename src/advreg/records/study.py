@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from advreg.records.compare import ComparedTask, Status
-from advreg.records.run import RecordError, load_as, save_as
+from advreg.records.sealed import RecordError, load_as, save_as
 
 SCHEMA = 1
 STUDY_FILE = "study.json"
@@ -81,9 +81,8 @@ class StudyRecord:
         baselines: names of the variants that are drawn as lines.
         variants: every different setting, and its runs.
         notes: what a reader must know, such as points that cannot differ.
-        environment: versions, commit, machine and arguments, as
-            :func:`advreg.records.run.capture_environment` gives them; ``device`` is that of the
-            runs, or all of them.
+        environment: as :func:`advreg.records.environment.capture_environment` gives it;
+            ``device`` names every device of the runs.
         started, finished: times in UTC; ``finished`` is that of the last change.
     """
 
@@ -106,9 +105,7 @@ class StudyRecord:
 
 
 def load(folder: Path) -> StudyRecord:
-    """Read a study's file; :class:`~advreg.records.run.RecordError` for anything but a whole,
-    unedited one.
-    """
+    """Read a study's file; errors as in :func:`~advreg.records.sealed.load_as`."""
     path = folder / STUDY_FILE
     if not path.is_file():
         raise RecordError(

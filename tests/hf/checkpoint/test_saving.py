@@ -38,7 +38,7 @@ from advreg.hf.checkpoint.manifest import (
 )
 from advreg.hf.checkpoint.state import CheckpointError, checkpoints, last_whole_checkpoint
 from advreg.methods import create
-from advreg.records.run import load_as, save_as
+from advreg.records.sealed import load_as, save_as
 from little_tables import tiny_folder
 from tiny_models import tiny
 from tiny_runs import end_of, same_end, tiny_trainer

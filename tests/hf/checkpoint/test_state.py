@@ -24,7 +24,7 @@ from advreg.hf.checkpoint.state import (
 )
 from advreg.methods import Standard
 from advreg.methods.base import MethodState, option
-from advreg.records.run import save_as
+from advreg.records.sealed import save_as
 
 
 @dataclass

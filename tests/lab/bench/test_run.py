@@ -13,7 +13,7 @@ from advreg.lab.bench.run import Bench
 from advreg.lab.bench.settings import BenchSettings
 from advreg.methods import FreeLB, Standard
 from advreg.records.bench import BenchRecord, Row, load
-from advreg.records.run import RecordError
+from advreg.records.sealed import RecordError
 
 SETTINGS = BenchSettings(
     shapes=("2x4", "3x4"),

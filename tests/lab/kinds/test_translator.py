@@ -12,11 +12,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback
 
-from advreg.core.short_attention import attend
 from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.patches.layerdrop import layers_kept
 from advreg.hf.view.head import IGNORED
-from advreg.lab.kinds import attention, translator
+from advreg.lab.kinds import translator
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.batching import PairCollator, Pairs
 from advreg.lab.kinds.decoding import Decoding
@@ -247,7 +246,6 @@ def translation_run(
     name: str,
     folder: Path,
     compile_layers: bool = False,
-    short_attention: bool = False,
     **fields: Any,
 ) -> tuple[TranslationTrainer, GraphsPerStep]:
     """Two epochs, each with a validation and a checkpoint."""
@@ -271,7 +269,6 @@ def translation_run(
         max_tokens=150,
         decoding=Decoding(2, extra=2),
         compile_layers=compile_layers,
-        short_attention=short_attention,
         fields={**quiet, **epochs, **fields},
     )
     trainer, watch = TranslationTrainer(job), GraphsPerStep()
@@ -334,21 +331,3 @@ def test_a_run_with_compiled_layers_ends_with_the_weights_of_an_eager_one(
     assert 2 <= watch.updates[-1] <= {"standard": 4, "arch": 12}[name]
     assert watch.updates[-1] == watch.updates[len(watch.updates) // 2] == watch.validations[-1]
     assert not graphs["graph_break"]
-
-
-@pytest.mark.parametrize("name", ["standard", pytest.param("smart", marks=pytest.mark.slow)])
-def test_a_run_with_short_attention_ends_with_the_weights_of_another_one(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual, _ = translation_run(name, tmp_path / "usual")
-    usual.train()
-    calls: list[int] = []
-    monkeypatch.setattr(attention, "attend", lambda *given: (calls.append(1), attend(*given))[1])
-    short, _ = translation_run(name, tmp_path / "short", short_attention=True)
-    short.train()
-    assert close(weights_of(short), weights_of(usual), 1e-4)
-    layers = len(short.job.model.model.encoder.layers) + 2 * len(
-        short.job.model.model.decoder.layers
-    )
-    assert len(calls) == layers * round(short.passes.forward)
-    assert short.job.model.config._attn_implementation == "sdpa"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from advreg.lab.report.gather import gather
-from advreg.records.run import RecordError, save_as
+from advreg.records.sealed import RecordError, save_as
 from comparisons import comparison
 from report_runs import health, made_up, save
 from studies import study_record

@@ -19,7 +19,7 @@ from advreg.cli.report import write_report
 from advreg.lab.runs.classify import load_data, plan_runs, run
 from advreg.lab.runs.settings import TrainSettings
 from advreg.records.probe import ProbeRecord, ProbeResult
-from advreg.records.run import save_as
+from advreg.records.sealed import save_as
 from browsers import chromium, requested
 from little_tables import sentiment, tiny_folder, write_table
 from report_runs import health, made_up, save

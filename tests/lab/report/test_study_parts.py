@@ -9,7 +9,7 @@ import pytest
 from advreg.lab.report.figures import DASHED, DOTTED, Lines, Rows
 from advreg.lab.report.render import Sheet
 from advreg.records.probe import ProbeRecord, ProbeResult
-from advreg.records.run import save_as
+from advreg.records.sealed import save_as
 from report_runs import made_up, parts_of, reported, save, sections_of
 from studies import study_record
 

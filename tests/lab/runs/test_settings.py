@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from advreg.lab.runs.settings import SettingsError, TrainSettings, options_for, read_settings
-from advreg.lab.search.grids import default_grid
-from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import create, describe, preset, registry
-from advreg.methods.presets import training_preset
 
 
 def toml(folder: Path, text: str) -> Path:
@@ -193,19 +190,6 @@ def test_a_preset_may_have_fields_of_the_training_arguments_which_given_ones_win
     assert usual.training == {"train_sampling_strategy": "group_by_length"}
     given = {"train_sampling_strategy": "random", "max_steps": 3}
     assert read_settings(None, {"task": "rte", "preset": "fine-tuning"}, given).training == given
-
-
-def test_the_presets_choices_are_on_the_papers_grid() -> None:
-    grid = default_grid("bert-base-uncased", "understanding")
-    assert set(grid.common) == {"batch_size", "learning_rate", "encoder_dropout"}
-    for task in TASKS:
-        chosen = training_preset("understanding", task)
-        assert all(chosen[name] in values for name, values in grid.common.items())
-        assert set(chosen) <= {field.name for field in dataclasses.fields(TrainSettings)}
-    for method in ("arch", "smart"):
-        options = preset("understanding", method)
-        assert set(grid.methods[method]) == {"ascent_steps", "step_size"}
-        assert all(options[name] in values for name, values in grid.methods[method].items())
 
 
 def test_a_new_instance_of_a_method_is_made_each_time() -> None:

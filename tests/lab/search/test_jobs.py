@@ -14,6 +14,7 @@ from advreg.lab.runs.workloads import load_workload
 from advreg.lab.search import jobs
 from advreg.lab.search.jobs import Environment, HeldOut, TrainRun
 from advreg.records import run as records
+from advreg.records.environment import capture_environment
 from comparisons import run_record
 from little_tables import sentiment, tiny_folder, write_table
 
@@ -122,7 +123,7 @@ def test_a_run_of_another_plan_is_refused_by_what_differs(
 
 def test_the_environment_of_many_runs_has_the_devices_they_were_made_on() -> None:
     environment = Environment()
-    assert environment.as_dict() == records.capture_environment()
+    assert environment.as_dict() == capture_environment()
     for device in ("NVIDIA H200", "cpu", "cpu", None):
         environment.saw(replace(run_record("arch", 0, {}), environment={"device": device}))
     assert environment.as_dict()["device"] == "NVIDIA H200, cpu"

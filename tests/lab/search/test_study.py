@@ -12,7 +12,7 @@ from advreg.lab.runs.settings import SettingsError
 from advreg.lab.search.jobs import TrainRun
 from advreg.lab.search.study import Study
 from advreg.lab.search.study_settings import StudySettings, read_study
-from advreg.records.run import RecordError
+from advreg.records.sealed import RecordError
 from advreg.records.study import StudyRecord, load
 from comparisons import run_record
 from little_tables import sentiment, tiny_folder, write_table

@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advreg.records.run import RecordError, load_as, save_as, stays_inside, sync_folder
+from advreg.records.paths import stays_inside
+from advreg.records.sealed import RecordError, load_as, save_as, sync_folder
 
 MANIFEST_FILE = "advreg_manifest.json"
 STAGING = (

@@ -34,7 +34,7 @@ from advreg.lab.kinds.architectures import find_model
 from advreg.lab.kinds.fine_tuning import device_name
 from advreg.lab.kinds.stopwatch import Lap
 from advreg.records.bench import YARDSTICK, BenchRecord, Panel, Row, Status
-from advreg.records.run import capture_environment, now
+from advreg.records.environment import capture_environment, now
 
 Watch = Callable[[str, int, int], None]  # what is being done, how many turns are over, of how many
 Keep = Callable[[BenchRecord], None]

@@ -19,7 +19,6 @@ from advreg.hf.checkpoint.ranks import first_decides, process_count
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.health import forget_peak, save_health
@@ -106,7 +105,6 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends
     exactly as if it had never stopped.
     """
-    keep_freed_memory()
     trainer = make_trainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None

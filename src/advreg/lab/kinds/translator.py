@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ from advreg.hf.survey import survey, to_device
 from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.view import HFModelView
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
-from advreg.lab.kinds.attention import for_any_shape, short_attention
+from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.averaging import Snapshots, set_weights
 from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches, TokenBudgetMixin
 from advreg.lab.kinds.decoding import Decoding, decode, generation
@@ -189,7 +187,6 @@ class TranslationJob:
         keep: how many of the last weights to keep for an average.
         precision, site: as in other runs.
         compile_layers: train with compiled layers?
-        short_attention: train with :func:`advreg.lab.kinds.attention.short_attention`?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that
             update.
         seed: of the batches.
@@ -214,7 +211,6 @@ class TranslationJob:
     precision: str = "fp32"
     site: str = "tokens"
     compile_layers: bool = False
-    short_attention: bool = False
     on_non_finite: OnNonFinite = "stop"
     seed: int = 0
     neighbours: Path | None = None
@@ -256,10 +252,6 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             site=job.site,
             on_non_finite=job.on_non_finite,
         )
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        with short_attention(self.job.model) if self.job.short_attention else nullcontext():
-            return super().train(*args, **kwargs)
 
     def _refuse_sharding(self) -> None:
         super()._refuse_sharding()
@@ -384,7 +376,6 @@ def train_translator(
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends
     exactly as if it had never stopped.
     """
-    keep_freed_memory()
     trainer = TranslationTrainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None

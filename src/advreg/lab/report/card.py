@@ -36,8 +36,10 @@ def card(
     ranked = {name: metrics[name] for name in (*main_metrics, *metrics) if name in metrics}
     is_translation = "languages" in record.task.details
     front = _front_matter(record, ranked, is_translation, base_model)
-    title = f"# {_line(record.model.name.rpartition('/')[2])} on {_line(record.task.name)}, trained with "
+    model = _line(record.model.name.rpartition("/")[2])
+    title = f"# {model} on {_line(record.task.name)}, trained with "
     method = method_name(record.method.name)
+    scores = [[name, f"{value:.4g}"] for name, value in ranked.items()]
     body = "\n\n".join(
         [
             title + method,
@@ -46,7 +48,7 @@ def card(
             f"{', '.join(f'{count} {name}' for name, count in record.task.sizes.items())} samples. "
             "One run, with seed "
             f"{record.training.seed}; another seed gives another score.",
-            f"## Scores\n\n{_table(['metric', 'value'], [[name, f'{value:.4g}'] for name, value in ranked.items()])}",
+            f"## Scores\n\n{_table(['metric', 'value'], scores)}",
             f"## Settings\n\n{_table(['option', 'value'], _settings(record))}",
             f"## Cost\n\n{_table(['', ''], _cost(record))}",
             f"## Use\n\n```python\n{_usage(is_translation)}\n```",

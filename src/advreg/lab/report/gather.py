@@ -16,7 +16,8 @@ from advreg.records import run as record
 from advreg.records.compare import COMPARE_FILE, CompareRecord
 from advreg.records.diagnostics import HealthRecord
 from advreg.records.probe import ProbeRecord
-from advreg.records.run import RecordError, RunRecord
+from advreg.records.run import RunRecord
+from advreg.records.sealed import RecordError, load_as
 from advreg.records.study import STUDY_FILE, StudyRecord
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
@@ -144,11 +145,11 @@ def _take(path: Path, found: Gathered, seen: set[Path], strict: bool) -> None:
                 Run(short_name(path.parent), path.parent, run, health.load(path.parent))
             )
         elif kind == "compare":
-            found.comparisons[path.parent] = record.load_as(path, CompareRecord)
+            found.comparisons[path.parent] = load_as(path, CompareRecord)
         elif kind == "study":
-            found.studies[path.parent] = record.load_as(path, StudyRecord)
+            found.studies[path.parent] = load_as(path, StudyRecord)
         elif kind == "probe":
-            found.probes.append(record.load_as(path, ProbeRecord))
+            found.probes.append(load_as(path, ProbeRecord))
         elif kind == "bench":
             found.benches.append(path)
         elif kind == "plan":
@@ -207,7 +208,8 @@ def short_names(paths: Iterable[Path]) -> dict[Path, str]:
     apart.
 
     Example:
-        >>> paths = [Path("/runs/a/rte/arch/0"), Path("/runs/b/rte/arch/0"), Path("/runs/b/rte/smart/0")]
+        >>> names = ("a/rte/arch/0", "b/rte/arch/0", "b/rte/smart/0")
+        >>> paths = [Path("/runs", name) for name in names]
         >>> list(short_names(paths).values())
         ['a/rte/arch/0', 'b/rte/arch/0', 'rte/smart/0']
     """

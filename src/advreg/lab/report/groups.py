@@ -138,7 +138,8 @@ def _of_study(found: Gathered, folder: Path) -> Contest:
         started=study.started,
         finished=study.finished,
     )
-    title = f"Study of {method_name(study.method)} on {task_name(task.name, task.title)} with {model_name(model)}"
+    where = f"{task_name(task.name, task.title)} with {model_name(model)}"
+    title = f"Study of {method_name(study.method)} on {where}"
     return Contest(title, record, _finished(found, folder, record), methods, study)
 
 
@@ -184,7 +185,10 @@ def _of_loose_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -
         tasks.append(
             ComparedTask(name=task, title=task, main_metrics=main, scored_on=scored, fingerprint="")
         )
-    again = f"{repeated} runs repeat others with the same settings and seed: the latest that finished is shown"
+    again = (
+        f"{repeated} runs repeat others with the same settings and seed: the latest that finished "
+        "is shown"
+    )
     record = CompareRecord(
         status="finished",
         settings={"model": model},

@@ -59,7 +59,8 @@ def _embedded(value: object) -> str:
 def _section(section: Section, figures: list[Figure]) -> str:
     intro = f"<p>{escape(section.intro)}</p>" if section.intro else ""
     head = f"<header><h2>{escape(section.title)}</h2>{intro}</header>"
-    return f'<section id="{escape(section.key)}">{head}{"".join(_parts(section.parts, figures))}</section>'
+    parts = "".join(_parts(section.parts, figures))
+    return f'<section id="{escape(section.key)}">{head}{parts}</section>'
 
 
 def _parts(parts: Sequence[Part], figures: list[Figure]) -> Iterator[str]:
@@ -92,8 +93,10 @@ def _part(part: Part, figures: list[Figure]) -> str:
             return _table(part)
     figures.append(part)
     return (
-        f'<figure class="card" data-figure="{len(figures) - 1}"><figcaption><h4>{escape(part.title)}</h4>'
-        '<span class="tools"><button type="button" data-does="save">Save SVG</button></span></figcaption>'
+        f'<figure class="card" data-figure="{len(figures) - 1}">'
+        f"<figcaption><h4>{escape(part.title)}</h4>"
+        '<span class="tools"><button type="button" data-does="save">Save SVG</button></span>'
+        "</figcaption>"
         f'<div class="legend" role="group" aria-label="Show or hide in all pictures"></div>'
         '<div class="canvas"></div></figure>'
     )
@@ -101,7 +104,10 @@ def _part(part: Part, figures: list[Figure]) -> str:
 
 def _tile(tile: tuple[str, str, str]) -> str:
     name, number, remark = map(escape, tile)
-    return f'<div class="tile"><dt>{name}</dt><dd class="number">{number}</dd><dd class="remark">{remark}</dd></div>'
+    return (
+        f'<div class="tile"><dt>{name}</dt><dd class="number">{number}</dd>'
+        f'<dd class="remark">{remark}</dd></div>'
+    )
 
 
 def _table(sheet: Sheet) -> str:
@@ -110,7 +116,8 @@ def _table(sheet: Sheet) -> str:
     rows = "".join(_table_row(sheet, number) for number in range(len(sheet.rows)))
     caption = escape(sheet.caption)
     return (
-        f'<figure class="card"><figcaption><span class="caption">{caption}</span><span class="tools">'
+        f'<figure class="card"><figcaption><span class="caption">{caption}</span>'
+        '<span class="tools">'
         '<button type="button" data-does="markdown">Copy Markdown</button>'
         '<button type="button" data-does="csv">Copy CSV</button></span></figcaption>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
@@ -148,7 +155,8 @@ def _heat(title: str, sentences: Sequence[TokenNorms]) -> str:
 def _sentence(sentence: TokenNorms, several: bool) -> str:
     most = max(sentence.norms, default=0.0) or 1.0
     tokens = "".join(
-        f'<span class="token" style="--share:{norm / most:.3f}" data-tip="‖δ‖ {norm:.3g}">{escape(token)}</span>'
+        f'<span class="token" style="--share:{norm / most:.3f}" data-tip="‖δ‖ {norm:.3g}">'
+        f"{escape(token)}</span>"
         for token, norm in zip(sentence.tokens, sentence.norms, strict=False)
     )
     stream = f'<span class="stream">{escape(sentence.stream)}</span>' if several else ""

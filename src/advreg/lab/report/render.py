@@ -75,8 +75,8 @@ def _scores(results: Results) -> Sheet:
     ]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in results.record.tasks))
     score = " or ".join(dict.fromkeys(score_name(task) for task in results.record.tasks))
-    caption = f"{score[0].upper()}{score[1:]} on {sets}{unit(results, ' in percent')}, {over_seeds(seeds)}; "
-    caption += f"{_about(results)}. The best are bold."
+    scores = f"{score[0].upper()}{score[1:]} on {sets}{unit(results, ' in percent')}"
+    caption = f"{scores}, {over_seeds(seeds)}; {_about(results)}. The best are bold."
     return Sheet(caption, header, rows, bold)
 
 
@@ -357,8 +357,10 @@ def difference_text(spread: Spread | None, decimals: int = 1, with_count: bool =
     """The mean of a difference and its 95 % interval, if it has one.
 
     Example:
-        >>> difference_text(Spread(0.5, 0.2, 3)), difference_text(Spread(-0.25, None, 1), 2, with_count=True)
-        ('+0.5 [0.0, +1.0]', '−0.25 (n=1)')
+        >>> difference_text(Spread(0.5, 0.2, 3))
+        '+0.5 [0.0, +1.0]'
+        >>> difference_text(Spread(-0.25, None, 1), 2, with_count=True)
+        '−0.25 (n=1)'
     """
     if spread is None:
         return NOTHING

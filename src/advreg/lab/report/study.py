@@ -136,7 +136,10 @@ def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
     if any(mark.difference is not None for mark in rows):
         header.append("minus default")
         columns.append([difference_text(mark.difference) for mark in rows])
-        caption += " Minus default: paired by seed, with the 95 % confidence interval of the mean (Student's t)."
+        caption += (
+            " Minus default: paired by seed, with the 95 % confidence interval of the mean "
+            "(Student's t)."
+        )
     return Sheet(
         caption,
         header,

@@ -97,7 +97,8 @@ def _option_figure(contest: Contest, study: Study) -> Lines:
 
 def _option_title(contest: Contest, study: Study) -> str:
     together = f" (with {', '.join(study.with_it)})" if study.with_it else ""
-    return f"{task_title(contest.results, study.task)}: {study.option}{together} of {method_name(study.method)}"
+    task = task_title(contest.results, study.task)
+    return f"{task}: {study.option}{together} of {method_name(study.method)}"
 
 
 def _levels(means: Mapping[str, float]) -> list[Level]:
@@ -163,7 +164,10 @@ def probing_section(found: Gathered) -> Section:
             )
             for task, methods in by_task.items()
         ]
-    intro = "Encoders are frozen and only a head is fitted on another task: how much do their representations hold?"
+    intro = (
+        "Encoders are frozen and only a head is fitted on another task: how much do their "
+        "representations hold?"
+    )
     return Section("probing", "Probing", intro, parts)
 
 

@@ -104,4 +104,5 @@ def _title(found: Findings) -> str:
     done = sum(run.score is not None for run in runs)
     so_far = f" ({done} of {counted(len(runs), 'run')})" if done < len(runs) else ""
     seeds = f"{over_seeds(len(record.seeds))}{so_far}; ringed: default settings"
-    return f"{method_name(record.method)} on {task_name(record.task.name, record.task.title)}, {model}\n{seeds}"
+    task = task_name(record.task.name, record.task.title)
+    return f"{method_name(record.method)} on {task}, {model}\n{seeds}"

@@ -16,6 +16,7 @@ from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods.base import registry
 from advreg.records import run as records
+from advreg.records.sealed import write_text
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
@@ -56,7 +57,7 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    records.write_text(path, json.dumps(mine, indent=1))
+    write_text(path, json.dumps(mine, indent=1))
 
 
 def _differences(

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from advreg.lab.runs.training_presets import training_preset
 from advreg.lab.tasks.corpora import CORPORA
 from advreg.lab.tasks.parallel import TRANSLATION
 from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import suggest
 from advreg.methods.coerce import coerce
-from advreg.methods.presets import Preset, training_preset
+from advreg.methods.presets import Preset
 
 Precision = Literal["fp32", "bf16", "fp16"]
 OnNonFinite = Literal["stop", "skip"]
@@ -43,7 +44,7 @@ _OWN_FLAGS = {
 }
 _COMPUTED = (
     "compile_layers",
-    "short_attention",
+    "short_attention",  # in older records; its kernels were removed
     "torch_compile",
     "torch_compile_backend",
     "torch_compile_mode",
@@ -62,7 +63,8 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     another machine.
 
     Example:
-        >>> decisive({"epochs": 3, "compile_layers": True, "training": {"torch_compile": True, "max_steps": 9}})
+        >>> training = {"torch_compile": True, "max_steps": 9}
+        >>> decisive({"epochs": 3, "compile_layers": True, "training": training})
         {'epochs': 3, 'training': {'max_steps': 9}}
     """
     return {

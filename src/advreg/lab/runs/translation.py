@@ -47,6 +47,7 @@ from advreg.lab.tasks.parallel import (
     read_folder,
 )
 from advreg.records import run as records
+from advreg.records.sealed import write_text
 
 Notice = Callable[[str], None]
 OnStep = Callable[[str, int, int, Mapping[str, float]], None]
@@ -191,7 +192,7 @@ def _keep_subwords(settings: TranslationSettings, prepared: Prepared, folder: Pa
     """Save the subwords of the runs, once."""
     if _kept_facts(folder) is None:
         prepared.subwords.save(folder)
-        records.write_text(
+        write_text(
             folder / _SUBWORD_FACTS_FILE, json.dumps(_subword_facts(settings, prepared.data))
         )
 
@@ -304,7 +305,6 @@ def make_job(plan: Plan) -> TranslationJob:
         precision=settings.precision,
         site=settings.site,
         compile_layers=bool(settings.compile_layers),
-        short_attention=bool(settings.short_attention),
         on_non_finite=settings.on_non_finite,
         seed=plan.seed,
         neighbours=embeddings,
@@ -436,7 +436,7 @@ def judge_model(plan: Plan, job: TranslationJob, progress: Progress | None = Non
     for name, text in sets.items():
         translations = translator.translate(text.source, precision=precision, advance=advance)
         if len(text) == len(data.splits[name]):  # line by line beside the source
-            records.write_text(
+            write_text(
                 plan.folder / f"{name}.translations.txt",
                 "".join(f"{line}\n" for line in translations),
             )
@@ -512,7 +512,10 @@ def _fewer_to_average(settings: TranslationSettings) -> str | None:
     validations = -(-settings.epochs // settings.validate_every)
     if settings.weights != "average" or validations >= settings.average:
         return None
-    return f"average must be {validations} or less with so few validations, got {settings.average}: all are averaged"
+    return (
+        f"average must be {validations} or less with so few validations, got {settings.average}: "
+        "all are averaged"
+    )
 
 
 def _batches_note(record: records.RunRecord) -> str:

@@ -112,9 +112,6 @@ class TranslationSettings(RunSettings):
     compile_layers: bool | None = setting(
         None, "torch.compile for the layers, each kind of which is compiled once"
     )
-    short_attention: bool | None = setting(
-        None, "attention over sentences of up to 128 tokens by kernels made for them, on a GPU"
-    )
     learning_rate: float = setting(
         1e-3, "peak learning rate; falls with the inverse root of the step"
     )

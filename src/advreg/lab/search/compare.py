@@ -36,7 +36,8 @@ from advreg.records.compare import (
     seconds_of,
     wall_seconds,
 )
-from advreg.records.run import RunRecord, now
+from advreg.records.environment import now
+from advreg.records.run import RunRecord
 from advreg.records.run import load as load_run
 
 HELD_OUT_SHARE = 0.1
@@ -75,7 +76,8 @@ class _Contest:
         scores = [candidate.score for candidate in self.candidates]
         best = max((score for score in scores if score is not None), default=None)
         if best is None:
-            return f"none of its {len(scores)} candidates could be trained; the first: {self.candidates[0].error}"
+            first = self.candidates[0].error
+            return f"none of its {len(scores)} candidates could be trained; the first: {first}"
         self.chosen = scores.index(best)
         return None
 

@@ -25,6 +25,7 @@ from advreg.lab.runs.workloads import Workload, load_workload, source_of
 from advreg.lab.search.pool import Tell
 from advreg.records import run as records
 from advreg.records.diagnostics import HEALTH_FILE
+from advreg.records.environment import capture_environment
 
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
 _OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
@@ -148,7 +149,7 @@ class Environment:
     """
 
     def __init__(self) -> None:
-        self._here = records.capture_environment()
+        self._here = capture_environment()
         self._devices: set[str] = set()
 
     def saw(self, run: records.RunRecord) -> None:

@@ -22,7 +22,8 @@ from advreg.lab.search.jobs import Environment, TrainRun
 from advreg.lab.search.pool import Ended, Job, Left, Runner, Watcher
 from advreg.lab.search.study_settings import StudySettings, Variant
 from advreg.records.compare import ComparedTask, Status, recorded, score_of, seconds_of
-from advreg.records.run import RunRecord, now
+from advreg.records.environment import now
+from advreg.records.run import RunRecord
 from advreg.records.study import (
     STUDY_FILE,
     Panel,

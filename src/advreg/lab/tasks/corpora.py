@@ -132,26 +132,33 @@ _HUB_WMT = HubText(  # wmt16 validates on later years
 CORPORA: dict[str, CorpusSpec] = {
     **_both_ways(
         "iwslt15", ("iwslt15_en-vi",), ("en", "vi"), 133_166, (Beam(10, 1.0), Beam(15, 0.3)),
-        "Stanford's release, nlp.stanford.edu/projects/nmt: train, tst2012 as valid, tst2013 as test", _BASE,
-        tokenised=True, hub=_HUB_IWSLT15,
+        "Stanford's release, nlp.stanford.edu/projects/nmt: train, tst2012 as valid, tst2013 as "
+        "test", _BASE, tokenised=True, hub=_HUB_IWSLT15,
     ),
     **_both_ways(
-        "iwslt14", ("iwslt14_de-en", "iwslt14_de-en_small"), ("de", "en"), 160_239, (Beam(9, 1.5), Beam(10, 1.5)),
+        "iwslt14", ("iwslt14_de-en", "iwslt14_de-en_small"), ("de", "en"), 160_239,
+        (Beam(9, 1.5), Beam(10, 1.5)),
         f"{_IWSLT}, prepared by fairseq's examples/translation/prepare-iwslt14.sh", _NARROW,
     ),
     **_both_ways(
-        "iwslt16", ("iwslt16_en-fr",), ("en", "fr"), 224_000, (Beam(10, 0.2), Beam(10, 2.0)), _IWSLT, _BASE,
+        "iwslt16", ("iwslt16_en-fr",), ("en", "fr"), 224_000, (Beam(10, 0.2), Beam(10, 2.0)),
+        _IWSLT, _BASE,
     ),
     **_both_ways(
-        "multi30k", ("multi30k_en-de",), ("en", "de"), 29_000, (None, None), _MULTI30K, _CAPTIONS, hub=_HUB_MULTI30K,
+        "multi30k", ("multi30k_en-de",), ("en", "de"), 29_000, (None, None),
+        _MULTI30K, _CAPTIONS, hub=_HUB_MULTI30K,
     ),
-    **_both_ways("multi30k", ("multi30k_en-fr",), ("en", "fr"), 29_000, (None, None), _MULTI30K, _CAPTIONS),
+    **_both_ways(
+        "multi30k", ("multi30k_en-fr",), ("en", "fr"), 29_000, (None, None), _MULTI30K, _CAPTIONS,
+    ),
     "wmt16-en-de": CorpusSpec(
         ("wmt16_en-de",), "en", "de", 4_500_966, False, Beam(4, 0.6),
         "fairseq's examples/scaling_nmt: the WMT'16 En-De training set that Google prepared, "
-        "newstest2013 as valid, "
-        "newstest2014 as test",
-        {"model": "transformer-big", "vocabulary": 32_000, "update_tokens": 450_000, "weights": "average"},
+        "newstest2013 as valid, newstest2014 as test",
+        {
+            "model": "transformer-big", "vocabulary": 32_000, "update_tokens": 450_000,
+            "weights": "average",
+        },
         _HUB_WMT,
     ),
 }  # fmt: skip

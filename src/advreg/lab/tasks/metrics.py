@@ -132,7 +132,8 @@ def regression_scores(outputs: Array, labels: Array) -> dict[str, float]:
     """Pearson correlation (0 where one side is constant) and root mean squared error.
 
     Example:
-        >>> regression_scores(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 4.0]))["pearson"] > 0.98
+        >>> predictions = np.array([[1.0], [2.0], [3.0]])
+        >>> regression_scores(predictions, np.array([1.0, 2.0, 4.0]))["pearson"] > 0.98
         True
     """
     return scorer(["pearson", "rmse"], regression=True)(outputs, labels)

@@ -112,10 +112,8 @@ def read_lines(path: Path, flag: str = "") -> list[str]:
         flag: what it was given by, for an error if it is not there.
     """
     if not path.is_file():
-        got = "a folder" if path.is_dir() else "nothing"
-        raise DataError(
-            f"{flag} {path}: must be a text file (also .gz or .xz), got {got}; check the path".lstrip()
-        )
+        file, got = f"{flag} {path}".lstrip(), "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{file}: must be a text file (also .gz or .xz), got {got}; check the path")
     try:
         data = path.read_bytes()
         content = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(data)

@@ -49,7 +49,8 @@ PAIRED_NAMES = (
     ("question", "sentence"),
 )
 TEXT_NAMES = (
-    "text", "sentence", "text_a", "text1", "sentence1", "premise", "question", "question1", "review", "content",
+    "text", "sentence", "text_a", "text1", "sentence1", "premise", "question", "question1",
+    "review", "content",
 )  # fmt: skip
 PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20

@@ -207,8 +207,10 @@ def main_metrics(task: str, metrics: Mapping[str, float | None]) -> tuple[str, .
     correlation.
 
     Example:
-        >>> main_metrics("mrpc", {"accuracy": 0.84, "f1": 0.89}), main_metrics("reviews", {"loss": 1.0, "bleu": 30.5})
-        (('accuracy', 'f1'), ('bleu',))
+        >>> main_metrics("mrpc", {"accuracy": 0.84, "f1": 0.89})
+        ('accuracy', 'f1')
+        >>> main_metrics("reviews", {"loss": 1.0, "bleu": 30.5})
+        ('bleu',)
     """
     spec = TASKS.get(task)
     if spec is not None and all(name in metrics for name in spec.main_metrics):
@@ -224,8 +226,10 @@ def main_score(task: str, metrics: Mapping[str, float | None]) -> float:
     held-out data; one that is not a finite number makes the result NaN.
 
     Example:
-        >>> main_score("mrpc", {"accuracy": 0.84, "f1": 0.89}), main_score("rte", {"accuracy": 0.5, "loss": 1.0})
-        (86.5, 50.0)
+        >>> main_score("mrpc", {"accuracy": 0.84, "f1": 0.89})
+        86.5
+        >>> main_score("rte", {"accuracy": 0.5, "loss": 1.0})
+        50.0
     """
     spec = find_task(task)
     for name in spec.main_metrics:

@@ -1,0 +1,96 @@
+"""Where a run was made: versions, commit, machine and command line; no host, user or path."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from advreg.records.paths import without_paths
+from advreg.records.sealed import RecordError, without_surrogates
+
+__all__ = ["capture_environment", "now"]
+
+_TREE_STATES = {"": None, "clean": False, "dirty": True}  # of ADVREG_TREE
+_PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
+
+
+def capture_environment(device: str | None = None) -> dict[str, Any]:
+    """Versions, commit, machine and command line, with paths shortened.
+
+    Args:
+        device: name of the accelerator; this module does not import torch.
+    """
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {
+        "advreg": _version("advreg"),
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "packages": {name: version for name, version in versions.items() if version is not None},
+        # the kernel's release may name the machine's owner
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+        "device": device,
+        "arguments": [without_paths(without_surrogates(argument)) for argument in sys.argv[1:]],
+    }
+
+
+def now() -> str:
+    """The time in UTC, to the second, as records hold it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg is
+    installed.
+
+    ``ADVREG_COMMIT`` names the commit of a copy without history, ``ADVREG_TREE`` the state of the
+    tree that was copied: ``clean`` or ``dirty``.
+    """
+    if commit := os.environ.get("ADVREG_COMMIT"):
+        return {"of": "ADVREG_COMMIT", "commit": commit, "dirty": _TREE_STATES[_tree_state()]}
+    package = Path(__file__).resolve().parents[1]
+    candidates = [] if "site-packages" in package.parts else [("advreg", package)]
+    for where, folder in [*candidates, ("working directory", Path.cwd())]:
+        if (commit := _git(folder, "rev-parse", "HEAD")) is not None:
+            # untracked files do not count: every run leaves some
+            changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+            dirty = None if changes is None else bool(changes)
+            return {"of": where, "commit": commit, "dirty": dirty}
+    return None
+
+
+def _tree_state() -> str:
+    state = os.environ.get("ADVREG_TREE", "")
+    if state not in _TREE_STATES:
+        problem = f"must be clean or dirty, got {state!r}"
+        raise RecordError(problem, "correct it or leave it out", field="ADVREG_TREE")
+    return state
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()
