@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler
 from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
+from advreg.hf.checkpoint.saving import CheckpointWriter
 from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
@@ -62,7 +63,12 @@ def fixed_noise() -> Iterator[None]:
 
     with ExitStack() as stack:
         known_dropout(stack.enter_context(pytest.MonkeyPatch.context()))
-        for module in ("core.ball", "methods.r3f", "methods.freelb", "methods.simcut"):
+        for module in (
+            "core.ball",
+            "methods.noise.r3f",
+            "methods.adversarial.freelb",
+            "methods.consistency.simcut",
+        ):
             stack.enter_context(patch(f"advreg.{module}.uniform_noise", wave))
         yield
 
@@ -95,7 +101,7 @@ class DealtTrainer(AdversarialTrainer):
 
     def get_train_dataloader(self) -> Any:
         arguments = self.args
-        return self._loader(
+        return self.advreg.samples.loader(
             DealtBatches(
                 len(self.train_dataset),
                 arguments.per_device_train_batch_size,
@@ -218,7 +224,7 @@ def fail_to_save(folder: str) -> list[str]:
             raise OSError("no space left on device")
         save_method(method, place, tally, rank, world)
 
-    with patch("advreg.hf.trainer.save_method", broken):
+    with patch("advreg.hf.checkpoint.saving.save_method", broken):
         trainer = train_and_save(folder)
     trainer.accelerator.wait_for_everyone()
     assert trainer.state.global_step == 16
@@ -337,13 +343,13 @@ def fill_disk(folder: str, rank: int, **settings: Any) -> list[int]:
     def write(self: Any, *rest: Any) -> None:
         with (
             full_disk()
-            if (self.state.global_step, self.args.process_index) == (3, rank)
+            if (self.trainer.state.global_step, self.trainer.args.process_index) == (3, rank)
             else nullcontext()
         ):
             whole(self, *rest)
 
-    whole = AdversarialTrainer._write
-    with patch.object(AdversarialTrainer, "_write", write):
+    whole = CheckpointWriter.write
+    with patch.object(CheckpointWriter, "write", write):
         trainer = train_and_save(folder, **settings)
     trainer.accelerator.wait_for_everyone()
     return sorted(checkpoints(Path(folder)))

@@ -19,6 +19,7 @@ from transformers import TrainingArguments
 
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint.state import load_method, save_method
+from advreg.hf.components.steps import StepRunner
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, create, registry
@@ -728,15 +729,13 @@ def test_a_plain_loop_trains_as_the_trainer_does(
 ) -> None:
     content_noise(monkeypatch)
     orders: list[list[int]] = []
-    stepped = AdversarialTrainer.training_step
+    stepped = StepRunner.training_step
 
-    def training_step(
-        self: AdversarialTrainer, model: nn.Module, inputs: Batch, *args: Any
-    ) -> Tensor:
+    def training_step(self: StepRunner, model: nn.Module, inputs: Batch, *args: Any) -> Tensor:
         orders.append(inputs["sample_id"].tolist())
         return stepped(self, model, inputs, *args)
 
-    monkeypatch.setattr(AdversarialTrainer, "training_step", training_step)
+    monkeypatch.setattr(StepRunner, "training_step", training_step)
     trainer = train(name, family, tmp_path, 4)
     assert len(orders) == 4
     method, task, data = make(name), HFModelView(model_for(name, family)), batch_of(family, 8)

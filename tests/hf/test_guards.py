@@ -380,7 +380,7 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
             with small_memory(trainer.model, 1 if small else 99, backward):
                 return probe(batch, delta)
 
-        trainer._make_task = lambda task=task: task
+        trainer.advreg.new_view = lambda task=task: task
         trainer.data_collator.limits = None  # they look at batches that are still on the host
         task.probe = limited  # type: ignore[method-assign]
         with caplog.at_level(logging.WARNING):

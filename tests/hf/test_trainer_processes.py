@@ -161,7 +161,7 @@ def second(tmp_path: Path, data: Any = None, **fields: Any) -> Any:
 
 
 def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
-    plain = second(tmp_path)._shard_batches()
+    plain = second(tmp_path).advreg.samples.shard_batches()
     assert (plain.shard, plain.batch_size, plain.seed, plain.shuffle) == (
         Shard(SIZE, 1, 2),
         2,
@@ -169,7 +169,7 @@ def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
         True,
     )
     other = {"data_seed": 8, "dataloader_drop_last": True, "train_sampling_strategy": "sequential"}
-    batches = second(tmp_path, **other)._shard_batches()
+    batches = second(tmp_path, **other).advreg.samples.shard_batches()
     assert (batches.seed, batches.shuffle) == (8, False)
     assert list(batches) == [[1, 3], [5, 7], [9, 11]]
     loader = second(tmp_path, train_sampling_strategy="sequential").get_train_dataloader()
@@ -184,7 +184,9 @@ def test_samples_are_grouped_by_the_length_they_have(kind: str, tmp_path: Path) 
         lengths = list(range(50, 50 + SIZE))
         rows = [row | {"length": length} for row, length in zip(rows, lengths, strict=True)]
     data = rows if kind == "list" else datasets.Dataset.from_list(rows)
-    found = second(tmp_path, data, train_sampling_strategy="group_by_length")._shard_batches()
+    found = second(
+        tmp_path, data, train_sampling_strategy="group_by_length"
+    ).advreg.samples.shard_batches()
     assert found.lengths.tolist() == lengths[1::2]
 
 

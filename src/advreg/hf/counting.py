@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +24,11 @@ class PassCount:
     forward: float = 0.0
     backward: float = 0.0
     steps: int = 0
+
+    def end_step(self) -> None:
+        """Count the last backward pass of a step, and the step."""
+        self.backward += 1
+        self.steps += 1
 
     def per_step(self) -> dict[str, float]:
         steps = max(self.steps, 1)
@@ -90,6 +95,37 @@ class Timer:
 
     def per_step(self) -> float:
         return self.seconds / max(self.updates, 1)
+
+
+@dataclass
+class Tally:
+    """What a run counts; checkpoints save it, and a resumed run goes on counting.
+
+    Args:
+        passes: passes over the model.
+        timer: seconds spent in updates.
+        skipped: updates that were not made because they were not finite.
+        planned: updates of the run as planned when it began.
+    """
+
+    passes: PassCount = field(default_factory=PassCount)
+    timer: Timer = field(default_factory=Timer)
+    skipped: int = 0
+    planned: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """The numbers to save."""
+        times = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates}
+        return asdict(self.passes) | times | {"skipped": self.skipped, "planned": self.planned}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Tally:
+        """A tally from what :meth:`state` gave; numbers that were not saved are zero."""
+        passes = PassCount(
+            state.get("forward", 0), state.get("backward", 0), int(state.get("steps", 0))
+        )
+        timer = Timer(state.get("epoch_seconds", []), int(state.get("updates", 0)))
+        return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"))
 
 
 class CountingTask:

@@ -108,8 +108,8 @@ def test_a_method_says_whether_it_calls_backward_more_than_once(name: str, tmp_p
         loss.backward()
 
     trainer = trainer_of(name, str(tmp_path))
-    trainer._identify()
-    trainer._prepare_method()
+    trainer.advreg.samples.identify()
+    trainer.advreg.run.prepare_method()
     batch = tiny_batch("bert")
     batch |= {"sample_id": torch.arange(len(batch["input_ids"]))}
     trainer.method.step(trainer.task, batch, Clock(0, 0), backward, lambda: None)
@@ -140,15 +140,15 @@ def test_losses_are_not_divided_by_the_accumulation_group_twice(
         trainer.accelerator, "backward", lambda loss, **keywords: seen.append(keywords)
     )
     for trainer.is_deepspeed_enabled in (False, True):
-        trainer._backward(torch.zeros(()))
+        trainer.advreg.steps.backward(torch.zeros(()))
     assert seen == [{}, {"scale_wrt_gas": False}]
 
 
 def test_a_norm_that_deepspeed_does_not_tell_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of("standard", str(tmp_path))
     monkeypatch.setattr(Trainer, "_get_grad_norm", lambda *_, **__: None)
+    trainer = trainer_of("standard", str(tmp_path))
     trainer.train()
     assert trainer.state.global_step > 0
     assert all("grad_norm" not in line for line in trainer.state.log_history)
@@ -267,7 +267,7 @@ def test_the_trainer_looks_at_a_checkpoint_before_it_resumes_and_before_it_takes
     without = "was saved without DeepSpeed and this run is with it"
     for given in (True, str(last)):
         with pytest.raises(CheckpointError, match=without):
-            trainer._settle(given)
+            trainer.advreg.checkpoints.settle(given)
     with pytest.raises(CheckpointError, match=without):
         trainer._load_best_model()
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from advreg.core.schedule import Clock
-from advreg.hf.stepping import SteppingMixin
+from advreg.hf.components.steps import StepRunner
 from advreg.hf.view.view import HFModelView
 from advreg.lab.bench import peers
 from advreg.lab.bench.peers import (
@@ -125,13 +125,13 @@ def test_rows_of_trainers_are_timed_in_the_trainer_s_own_training_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[str] = []
-    whole = SteppingMixin.training_step
+    whole = StepRunner.training_step
 
     def training_step(self: Any, *args: Any) -> Tensor:
-        steps.append(self.method.name)
+        steps.append(self.attached.method.name)
         return whole(self, *args)
 
-    monkeypatch.setattr(SteppingMixin, "training_step", training_step)
+    monkeypatch.setattr(StepRunner, "training_step", training_step)
     Bench(dataclasses.replace(SETTINGS, rounds=1)).run()
     assert Counter(steps) == {
         "standard": 2,

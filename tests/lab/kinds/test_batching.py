@@ -264,7 +264,7 @@ def make_trainer(
 def test_both_sides_of_a_pair_stay_together_with_their_id(tmp_path: Path) -> None:
     pairs = some_pairs()
     trainer = make_trainer(tmp_path, pairs, Standard())
-    trainer._identify()
+    trainer.advreg.samples.identify()
     seen = []
     for batch in trainer.get_train_dataloader():
         for row, number in enumerate(batch[SAMPLE_ID].tolist()):
@@ -301,7 +301,7 @@ def test_a_worker_does_not_free_what_it_inherited_from_the_training(tmp_path: Pa
     """Of tensors on a GPU that would be its end."""
     told, pairs = tmp_path / "told", some_pairs(kind=_CollectingPairs)
     trainer = make_trainer(tmp_path, pairs, Standard(), dataloader_num_workers=1)
-    trainer._identify()
+    trainer.advreg.samples.identify()
     gc.collect()
     gc.disable()
     try:

@@ -15,10 +15,11 @@ import transformers
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from advreg.hf.attach import OnNonFinite
 from advreg.hf.checkpoint.ranks import first_decides, process_count
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.patches.compile_layers import compile_layers
-from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
+from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
@@ -107,7 +108,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     exactly as if it had never stopped.
     """
     keep_freed_memory()
-    trainer = make_trainer(job)
+    trainer: Any = make_trainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
     forget_peak()
