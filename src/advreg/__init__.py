@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
+    from advreg.hf.attach import attach, detach
     from advreg.hf.data import IdCollator, Identified
     from advreg.hf.guards.capability import UnsupportedError
     from advreg.hf.survey import survey
@@ -51,7 +52,9 @@ _HOMES = {
     "Standard": "advreg.methods",
     "Temporal": "advreg.methods",
     "UnsupportedError": "advreg.hf.guards.capability",
+    "attach": "advreg.hf.attach",
     "create": "advreg.methods",
+    "detach": "advreg.hf.attach",
     "survey": "advreg.hf.survey",
 }
 
@@ -73,7 +76,9 @@ __all__ = [
     "Standard",
     "Temporal",
     "UnsupportedError",
+    "attach",
     "create",
+    "detach",
     "survey",
 ]
 

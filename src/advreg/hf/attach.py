@@ -150,10 +150,19 @@ def attach(
     check_choice("on_non_finite", on_non_finite, get_args(OnNonFinite))
     if not isinstance(method, Method):
         raise TypeError(f"method must be a method of advreg, such as RDrop(), got {method!r}")
+    if not isinstance(trainer, Trainer):
+        raise TypeError(
+            f"trainer must be a transformers.Trainer, got {type(trainer).__name__}; in a loop of "
+            "your own use advreg.prepare"
+        )
     before = attachment_of(trainer)
     if before is not None and before.has(method, site, on_non_finite):
         return trainer
-    _require_untrained(trainer)
+    if trainer.is_in_train or trainer.state.global_step > 0:
+        raise RuntimeError(
+            f"attach must be called before train(), got a trainer at step "
+            f"{trainer.state.global_step}; make a new trainer"
+        )
     if before is not None:
         before.remove()
     Attachment(trainer, method, site, on_non_finite).install()
@@ -178,16 +187,3 @@ def attachment_of(trainer: object) -> Attachment | None:
     """What :func:`attach` put on a trainer, if anything."""
     found: Attachment | None = vars(trainer).get(_PLACE)
     return found
-
-
-def _require_untrained(trainer: object) -> None:
-    if not isinstance(trainer, Trainer):
-        raise TypeError(
-            f"trainer must be a transformers.Trainer, got {type(trainer).__name__}; in a loop of "
-            "your own use advreg.prepare"
-        )
-    if trainer.is_in_train or trainer.state.global_step > 0:
-        raise RuntimeError(
-            f"attach must be called before train(), got a trainer at step "
-            f"{trainer.state.global_step}; make a new trainer"
-        )
