@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SimCut,
         Smart,
         Standard,
+        Step,
         Temporal,
         create,
     )
@@ -49,6 +50,7 @@ _HOMES = {
     "SimCut": "advreg.methods",
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
+    "Step": "advreg.methods",
     "Temporal": "advreg.methods",
     "UnsupportedError": "advreg.hf.guards.capability",
     "create": "advreg.methods",
@@ -71,6 +73,7 @@ __all__ = [
     "SimCut",
     "Smart",
     "Standard",
+    "Step",
     "Temporal",
     "UnsupportedError",
     "create",
