@@ -236,7 +236,7 @@ def install(
 
     def step(self: Any, *given: Any) -> Any:
         nonlocal seen
-        name, accelerator = self.attached.method.name, self.trainer.accelerator
+        name, accelerator = self.method.info.name, self.trainer.accelerator
         seen += name == method
         if name != method or seen != count:
             return whole_step(self, *given)

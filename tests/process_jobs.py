@@ -24,7 +24,7 @@ from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
-from observe import Padded, dropping, features_of, known_dropout
+from observe import Padded, dropping, features_of, known_dropout, remembered
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
 
@@ -170,7 +170,7 @@ def outcome(trainer: Any) -> dict[str, Any]:
             name: value.detach().clone() for name, value in trainer.model.named_parameters()
         },
         "logs": [line for line in trainer.state.log_history if "loss" in line],
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }
 
@@ -182,7 +182,7 @@ class RecallingTrainer(AdversarialTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        self.recalled = {name: value.clone() for name, value in self.method.state().tensors.items()}
+        self.recalled = remembered(self.method)
 
 
 def train_and_save(folder: str, **settings: Any) -> Any:
@@ -301,7 +301,6 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for run in (
             {"name": "smart"},
             {"name": "r3f", "spectral": True},
-            {"name": "arch", "refresh": "sweep"},
         ):
             try:
                 trainer_of(folder=folder, **sharded | run).train()
@@ -361,6 +360,6 @@ def whole_outcome(trainer: Any) -> dict[str, Any]:
             name: value.full_tensor().detach().clone()
             for name, value in trainer.model.named_parameters()
         },
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SimCut,
         Smart,
         Standard,
+        Step,
         Temporal,
         create,
     )
@@ -50,6 +51,7 @@ _HOMES = {
     "SimCut": "advreg.methods",
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
+    "Step": "advreg.methods",
     "Temporal": "advreg.methods",
     "UnsupportedError": "advreg.hf.guards.capability",
     "attach": "advreg.hf.attach",
@@ -74,6 +76,7 @@ __all__ = [
     "SimCut",
     "Smart",
     "Standard",
+    "Step",
     "Temporal",
     "UnsupportedError",
     "attach",

@@ -80,7 +80,7 @@ class Attachment:
             half=trainer.args.fp16,
             context=trainer.compute_loss_context_manager,
             compute_loss=self.loss.of_batch,
-            perturbs="perturbation" in self.method.needs,
+            perturbs="perturbation" in self.method.info.needs,
             means=self.loss.is_stock,
         )
         return self._view

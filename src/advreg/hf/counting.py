@@ -40,8 +40,8 @@ class Timer:
 
     The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its
     median step as often as it has steps: a machine that is busy for a while does not show. The GPU
-    is not waited for: before an update is made, the trainer hears that it is finite, or at least
-    that the one before was, so that the host is never more than an update ahead of what it counts.
+    is not waited for: each update waits for the check of the one before, so the host is never more
+    than an update ahead of what it counts.
 
     Args:
         epochs: seconds of each epoch so far of a run that goes on, the last of which may not be
@@ -60,10 +60,6 @@ class Timer:
     def stop(self) -> None:
         self._epoch.append(time.perf_counter() - self._started)
 
-    def spend(self, seconds: float) -> None:
-        """Time spent on the steps to come, outside any of them."""
-        self._past = self._with(seconds)
-
     def turn(self, epoch: int) -> None:
         """This epoch begins, or goes on."""
         self._past, self._updates, self._epoch = self.epochs, self.updates, []
@@ -72,17 +68,11 @@ class Timer:
     @property
     def epochs(self) -> list[float]:
         """Seconds of each epoch."""
-        return (
-            self._with(statistics.median(self._epoch) * len(self._epoch))
-            if self._epoch
-            else list(self._past)
-        )
-
-    def _with(self, seconds: float) -> list[float]:
-        """What was spent, and so many seconds more in this epoch."""
+        if not self._epoch:
+            return list(self._past)
         missing = [0.0] * (self._number + 1 - len(self._past))
         spent = [*self._past, *missing]
-        spent[self._number] += seconds
+        spent[self._number] += statistics.median(self._epoch) * len(self._epoch)
         return spent
 
     @property

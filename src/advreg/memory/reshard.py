@@ -61,3 +61,12 @@ def _rows(lengths: Tensor, slots: Tensor) -> Tensor:
 def _is_per_sample(name: str) -> bool:
     """Has this part of a cache one entry per sample, and not one per token?"""
     return name in _PER_SAMPLE or name.endswith(".lengths") or ".means." in name
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> State:
+    """The entries whose name starts with the prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

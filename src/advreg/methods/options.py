@@ -20,9 +20,9 @@ from advreg.methods.base import Batch, Dropout, ModelView, StepReport, option
 START_AT = "share of the planned updates before which the step is standard training"
 
 
-def plain(task: ModelView, batch: Batch) -> StepReport:
+def plain(view: ModelView, batch: Batch) -> StepReport:
     """What standard training minimises."""
-    loss = task.loss_at(batch)
+    loss = view.loss_at(batch)
     return StepReport(loss, loss.detach())
 
 
@@ -115,7 +115,7 @@ class PenaltyOptions(WeightOptions):
 
     def descend(
         self,
-        task: ModelView,
+        view: ModelView,
         batch: Batch,
         clock: Clock,
         clean: Tensor,
@@ -123,17 +123,17 @@ class PenaltyOptions(WeightOptions):
         delta: Perturbation,
     ) -> StepReport:
         """L + λ ℓ_v, to be descended."""
-        penalty = self.penalty(task, batch, clean, perturbed)
+        penalty = self.penalty(view, batch, clean, perturbed)
         return self.total(
-            task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()}
+            view.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()}
         )
 
-    def penalty(self, task: ModelView, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
+    def penalty(self, view: ModelView, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
         size.
         """
-        total = task.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
-        return total / task.items(batch)
+        total = view.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
+        return total / view.items(batch)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class AscentOptions(PenaltyOptions):
         return Start(self.start, self.start_scale)
 
     def worst_case(
-        self, task: ModelView, batch: Batch, clean: Tensor, steps: int | None = None
+        self, view: ModelView, batch: Batch, clean: Tensor, steps: int | None = None
     ) -> Perturbation:
         """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start; ``steps`` in place of S if given.
 
@@ -184,19 +184,19 @@ class AscentOptions(PenaltyOptions):
         so where memory runs out a part of the batch is climbed at a time.
         """
         ascent = self.ascent if steps is None else replace(self.ascent, steps=steps)
-        start = self.origin.draw(task.zeros(batch), self.ball)
+        start = self.origin.draw(view.zeros(batch), self.ball)
 
         def climb(rows: slice) -> Perturbation:
             part, target = (
-                (batch, clean) if rows == whole else (task.part(batch, rows), clean[rows])
+                (batch, clean) if rows == whole else (view.part(batch, rows), clean[rows])
             )
 
             def objective(delta: Perturbation) -> Tensor:
-                return task.divergence(
-                    target.detach(), task.probe(part, delta), part, self.divergence
+                return view.divergence(
+                    target.detach(), view.probe(part, delta), part, self.divergence
                 )
 
-            return ascend(objective, start.part(rows), ascent, self.ball, task.gradient)
+            return ascend(objective, start.part(rows), ascent, self.ball, view.gradient)
 
         whole = slice(0, start.batch_size)
         return Perturbation.joined(self._fitting(start.batch_size, start.width, climb))

@@ -79,7 +79,7 @@ class CheckpointWriter(Component):
         if trainer.args.should_save:
             shutil.rmtree(output / STAGING, ignore_errors=True)
         self._run, self._since = new_token(), 0
-        remembers = self.method.remembers
+        remembers = self.method.memory is not None
         checkpoint = first_decides(
             lambda: _whole(given, output, trainer.is_deepspeed_enabled, remembers)
         )

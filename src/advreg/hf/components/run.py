@@ -5,28 +5,21 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, TrainerControl
 
-from advreg.core.progress import Progress
 from advreg.hf.components.component import Component
-from advreg.hf.counting import CountingTask
-from advreg.hf.data import fetched
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.guards.requirements import require, require_arguments, require_sharding
 from advreg.hf.guards.stopping import Stop
 from advreg.hf.progress import progress_bar
 from advreg.hf.view.head import Head
 from advreg.hf.view.injection import bare
-from advreg.methods.base import ModelView
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +64,7 @@ class TrainingRun(Component):
         """Give a method's step a copy of the arguments with what it needs; the user's own stay
         unchanged.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             return
         args = self.trainer.args = copy.copy(self.trainer.args)
         if self.attached.on_non_finite == "stop":
@@ -86,25 +79,22 @@ class TrainingRun(Component):
         changed it.
         """
         self.attached.samples.identify()
-        if self.method.needs:
+        if self.method.info.needs:
             require(self.trainer, self.method)
             self.attached.new_view()
-            if self.method.needs_corpus and not self._is_prepared:
+            if "corpus" in self.method.info.traits and not self._is_prepared:
                 self.prepare_method()
         self._is_prepared = True
         return self.own._inner_training_loop(*args, **kwargs)
 
     def prepare_method(self) -> None:
-        """Let the method see the training set once."""
-        args = self.trainer.args
-        with self.progress_bar() as progress:
+        """Let the method's memory see the training set once."""
+        trainer, memory = self.trainer, self.method.memory
+        assert memory is not None
+        is_shown = not trainer.args.disable_tqdm and trainer.is_world_process_zero()
+        with progress_bar(is_shown) as progress:
             corpus = self.attached.samples.survey(progress)
-            self.method.prepare(corpus, args.seed, args.device, progress)
-
-    def progress_bar(self) -> AbstractContextManager[Progress]:
-        """A progress bar on rank 0."""
-        trainer = self.trainer
-        return progress_bar(not trainer.args.disable_tqdm and trainer.is_world_process_zero())
+            memory.prepare(corpus, trainer.args.seed, trainer.args.device, progress)
 
     def _hp_search_setup(self, trial: Any) -> None:
         """The stock set-up of a trial, with a fresh method; ``method.radius`` in the search space
@@ -140,7 +130,7 @@ class TrainingRun(Component):
         """The trainer's own; with a method it draws no random number that a run resumed after it
         would miss.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             return self.own.evaluate(*args, **kwargs)
         with kept_randomness():
             return self.own.evaluate(*args, **kwargs)
@@ -164,13 +154,13 @@ class Events(Component):
 
     def on_train_begin(self, control: TrainerControl) -> None:
         self.attached.updates.begin()
-        if not self.method.needs:
+        if not self.method.info.needs:
             warn_of_ignored_items(self.trainer)
             return
         self.view.wrapped = self.trainer.model_wrapped  # adds its hooks before a pass is compiled
         if self.trainer.is_world_process_zero():
-            for concern in self.method.concerns(self.trainer.state.num_train_epochs):
-                logger.warning(concern)
+            for warning in self.method.warnings(self.trainer.state.num_train_epochs):
+                logger.warning(warning)
         # a resumed run has done so: SMART's average would take one step too many
         if self.trainer.state.global_step == 0 or self.attached.checkpoints.begins_empty:
             self.method.updated(self.view)
@@ -178,32 +168,13 @@ class Events(Component):
     def on_epoch_begin(self, control: TrainerControl) -> None:
         self.attached.epoch = math.floor((self.trainer.state.epoch or 0) + 1e-6)
         self.tally.timer.turn(self.attached.epoch)
-        if self.method.needs:
-            self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        """Let the method do what it does before an epoch: ARCH may sweep its cache."""
-        self.trainer.model.train()
-        size = self.trainer.args.per_device_train_batch_size
-        counter = cast(ModelView, CountingTask(self.view, self.tally.passes, size))
-        begun = time.perf_counter()
-        with self.attached.run.progress_bar() as progress:
-            self.method.begin_epoch(counter, self.attached.clock(), self._fetch, progress)
-        self.tally.timer.spend(time.perf_counter() - begun)
-
-    def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
-        """A batch of each group of training samples."""
-        samples, collate = self.attached.samples.loaded(), self.attached.samples.collator()
-        for ids in groups:
-            self.attached.steps.mark_graphs()
-            yield dict(self.trainer._prepare_inputs(collate(fetched(samples, ids.tolist()))))
 
     def on_step_begin(self, control: TrainerControl) -> None:
         self.attached.steps.begin()
         self.tally.timer.start()
 
     def on_optimizer_step(self, control: TrainerControl) -> None:
-        if not self.method.needs:
+        if not self.method.info.needs:
             return
         for _, report in self.attached.update.reports:
             self.attached.logs.add(report)

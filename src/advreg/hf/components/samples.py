@@ -47,7 +47,7 @@ class Samples(Component):
         """Make the collator put ids into the batch."""
         trainer = self.trainer
         if not isinstance(trainer.data_collator, IdCollator):
-            limits = Limits.of(trainer.model) if self.method.needs else None
+            limits = Limits.of(trainer.model) if self.method.info.needs else None
             trainer.data_collator = IdCollator(trainer.data_collator, limits)
 
     def identify(self) -> None:
@@ -56,7 +56,7 @@ class Samples(Component):
         A loader that is not stock's may not take the result; it gets the data as given, unless ids
         are needed.
         """
-        is_required = "ids" in self.method.needs
+        is_required = "ids" in self.method.info.needs
         if is_required or is_stock(self.own.get_train_dataloader) or self.batches is not None:
             self.wrap_collator()  # the collator may have been replaced since
             self.trainer.train_dataset = identified(self.trainer.train_dataset, is_required)
@@ -115,7 +115,7 @@ class Samples(Component):
         if self.batches is not None:
             return self.loader(self.batches)
         if (
-            not self.method.needs
+            not self.method.info.needs
             or self.trainer.args.world_size == 1
             or isinstance(self.trainer.train_dataset, IterableDataset)
             or not is_stock(self.own.get_train_dataloader)

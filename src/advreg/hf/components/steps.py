@@ -20,7 +20,7 @@ from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
 from advreg.hf.view.view import ITEMS, SAMPLE_ID
-from advreg.methods.base import Batch, ModelView, StepReport
+from advreg.methods.base import Batch, ModelView, Step, StepReport
 
 Inputs = dict[str, Any]
 ComputeLoss = Callable[..., Tensor]
@@ -72,14 +72,10 @@ class StepRunner(Component):
 
     def begin(self) -> None:
         """Begin an update, before its first micro-batch."""
-        self.mark_graphs()
+        if self.trainer.args.torch_compile:  # CUDA graphs may overwrite outputs of earlier passes
+            cast(Any, torch.compiler).cudagraph_mark_step_begin()
         self.attached.update = Update(self.trainer.state.global_step, self.attached.epoch)
         self._passes_before = replace(self.tally.passes)
-
-    def mark_graphs(self) -> None:
-        """Let CUDA graphs overwrite the outputs of earlier passes."""
-        if self.trainer.args.torch_compile:
-            cast(Any, torch.compiler).cudagraph_mark_step_begin()
 
     def training_step(
         self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any = None
@@ -87,7 +83,7 @@ class StepRunner(Component):
         update = self.attached.update
         self.attached.loss.stock_items = num_items_in_batch
         update.taken.append(inputs)
-        if not self.method.needs:
+        if not self.method.info.needs:
             return self._stock_step(model, inputs, num_items_in_batch)
         self.view.wrapped = model
         try:
@@ -156,9 +152,8 @@ class StepRunner(Component):
         clock = self.attached.clock(bool(self.trainer.accelerator.sync_gradients))
         counter = CountingTask(self.view, self.tally.passes, rows_of(batch))
         backward = counter.counted(self.backward)
-        report = self.method.objective(
-            cast(ModelView, counter), batch, clock, backward, self._inner_update
-        )
+        step = Step(clock, backward, self._inner_update, self.trainer.optimizer)
+        report = self.method.objective(cast(ModelView, counter), batch, step)
         self.attached.update.reports.append((batch, replace(report, loss=report.loss.detach())))
         scaled: Tensor = report.loss * loss.stock_divisor()
         return scaled if scaled.requires_grad else scaled.requires_grad_()
@@ -184,7 +179,7 @@ class StepRunner(Component):
 
     def floating_point_ops(self, inputs: Inputs) -> int:
         """The stock estimate, six times tokens times weights, with the weights counted once."""
-        if not self.method.needs or not is_stock(self.own.floating_point_ops):
+        if not self.method.info.needs or not is_stock(self.own.floating_point_ops):
             return int(self.own.floating_point_ops(inputs))
         name = getattr(self.trainer.model, "main_input_name", "input_ids")
         return 6 * inputs[name].numel() * self._weight_count if name in inputs else 0
@@ -217,7 +212,7 @@ class TaskLoss(Component):
 
         A memory begins to prefetch for the next group.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             batches, items = self.own.get_batch_samples(
                 epoch_iterator, num_batches, *args, **kwargs
             )
@@ -225,9 +220,10 @@ class TaskLoss(Component):
             return batches, items
         batches = self._ahead.take(epoch_iterator, num_batches)
         self.group = max(1, len(batches))
-        if self.method.looks_ahead:
+        memory = self.method.memory
+        if memory is not None and memory.prefetches:
             for batch in self._ahead.glimpse(num_batches):
-                self.method.expect(batch[SAMPLE_ID].cpu())
+                memory.prefetch(batch[SAMPLE_ID].cpu())
         items = self.trainer._get_num_items_in_batch(batches, self.trainer.args.device)
         self.group_items = self._items_of(batches, items)
         return batches, items

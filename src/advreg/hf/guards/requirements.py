@@ -11,6 +11,7 @@ from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 from advreg.hf.checkpoint.deepspeed import refuse_deepspeed
 from advreg.hf.guards.capability import refusal
+from advreg.hf.view.dropout import has_dropout
 from advreg.hf.view.injection import bare
 from advreg.methods.base import Method, Need
 
@@ -27,7 +28,7 @@ def require(trainer: Trainer, method: Method) -> None:
         UnsupportedError: with the reason, a remedy if there is one, and the methods that work.
     """
     for need, reason, remedy in _lacks(trainer):
-        if need in method.needs:
+        if need in method.info.needs:
             raise refusal(need, reason, remedy)
 
 
@@ -39,7 +40,7 @@ def require_arguments(args: TrainingArguments, method: Method, on_non_finite: st
             f"{args.world_size}: one "
             "that skips would leave the others waiting for its gradient"
         )
-    if not method.needs:
+    if not method.info.needs:
         return
     if args.n_gpu > 1:
         raise ValueError(
@@ -59,7 +60,7 @@ def require_sharding(trainer: Trainer, method: Method, on_non_finite: str) -> No
     """Refuse ways to spread the weights over processes that this method or these settings cannot
     train with.
     """
-    if not method.needs:
+    if not method.info.needs:
         return
     if trainer.is_deepspeed_enabled:
         plugin = trainer.accelerator.state.deepspeed_plugin
@@ -70,12 +71,12 @@ def require_sharding(trainer: Trainer, method: Method, on_non_finite: str) -> No
         raise ValueError(
             "fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent"
         )
-    if method.needs_whole_weights:
-        raise ValueError(
-            f"{method.needs_whole_weights} of {method.name} must be off under FSDP: "
-            "it needs all weights "
-            "in every process; turn it off, or train under DDP"
-        )
+    for constraint in method.constraints():
+        if constraint.kind == "whole_weights":
+            raise ValueError(
+                f"{constraint.option} of {method.info.name} must be off under FSDP: "
+                f"{constraint.why}; turn it off, or train under DDP"
+            )
     if trainer.args.fp16:
         raise ValueError(
             "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process "
@@ -131,6 +132,12 @@ def _of_model(core: Any) -> Iterator[Lack]:
             "predictions",
             f"{name} is not a PreTrainedModel, so what it predicts is not known",
             "",
+        )
+    if not has_dropout(core):
+        yield (
+            "dropout",
+            "the model drops nothing, so two passes would predict the same",
+            "set a dropout above 0 in its config (Llama-like models have attention_dropout)",
         )
     if name.endswith(_OTHER_HEADS):
         yield "predictions", f"the head of {name} has no single tensor `logits` to compare", ""

@@ -264,7 +264,7 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
         return other_vectors(neighbours, self.train_dataset, collator, streams, corpus.shard)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        if self.method.needs and self.is_fsdp_enabled:
+        if self.method.info.needs and self.is_fsdp_enabled:
             raise ValueError(
                 "fsdp must be off for translation: one process decodes at a validation, and needs "
                 "all weights; train "

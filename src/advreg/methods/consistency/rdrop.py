@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from advreg.core.progress import Progress
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Fetch,
     Method,
     ModelView,
-    Need,
     Passes,
+    Step,
     StepReport,
     UnsupportedError,
-    Update,
     option,
     register,
 )
 from advreg.methods.options import WeightOptions, plain
 
 
-@register("rdrop")
+@register(
+    "rdrop",
+    title="R-Drop",
+    paper="Liang et al. 2021",
+    cost="2 forward (fused), 1 backward",
+    needs=("predictions", "dropout"),
+    tune={
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"weight": (1.0, 3.0)},
+        "translation": {"weight": (1.0, 2.5)},
+    },
+)
 @dataclass
 class RDrop(WeightOptions, Method):
     """Keep the prediction where it is under another dropout mask.
@@ -40,42 +46,26 @@ class RDrop(WeightOptions, Method):
     difference once, it is ``weight=0.5``.
     """
 
-    paper = "Liang et al. 2021"
-    cost = "2 forward (fused), 1 backward"
-    needs = frozenset[Need]({"predictions"})
-
     both_losses: bool = option(
         True, "task loss of both copies, averaged (paper); else of the first alone"
     )
     fuse: bool = option(True, "both copies in one pass over the doubled batch")
     _has_dropout: bool = field(default=False, init=False, repr=False)
 
-    def begin_epoch(
-        self, task: ModelView, clock: Clock, fetch: Fetch, progress: Progress | None = None
-    ) -> None:
-        self._require_dropout(task)
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        self._require_dropout(view)
+        if not self.onset.begun(step.clock):
+            return plain(view, batch)
+        first, second = view.pair(batch, None, self.fuse, self.both_losses)
+        task_loss = view.loss(first, batch)
+        penalty = view.divergence(first, second, batch, "symmetric_kl") / view.items(batch)
+        return self.total(task_loss, penalty, step.clock)
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        self._require_dropout(task)
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        first, second = task.pair(batch, None, self.fuse, self.both_losses)
-        task_loss = task.loss(first, batch)
-        penalty = task.divergence(first, second, batch, "symmetric_kl") / task.items(batch)
-        return self.total(task_loss, penalty, clock)
-
-    def _require_dropout(self, task: ModelView) -> None:
+    def _require_dropout(self, view: ModelView) -> None:
         """Refuse a model without dropout, whose two passes would be the same. Checked once."""
         if self._has_dropout:
             return
-        if not task.has_dropout():
+        if not view.has_dropout():
             raise UnsupportedError(
                 "rdrop needs a model with dropout, got one that drops nothing: its two passes "
                 "would predict the same. "

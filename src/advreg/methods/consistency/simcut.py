@@ -10,22 +10,30 @@ from torch import Tensor
 from advreg.core.ball import uniform_noise
 from advreg.core.checks import check_share
 from advreg.core.perturbation import Cut
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
     Method,
     ModelView,
     Passes,
+    Step,
     StepReport,
-    Update,
     option,
     register,
 )
 from advreg.methods.options import PenaltyOptions, plain
 
 
-@register("simcut")
+@register(
+    "simcut",
+    title="SimCut",
+    paper="Gao et al. 2022",
+    cost="2 forward (fused), 1 backward",
+    tune={
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"weight": (1.0, 3.0)},
+        "translation": {"weight": (1.0, 3.0)},
+    },
+)
 @dataclass
 class SimCut(PenaltyOptions, Method):
     """Keep the prediction where it is when token embeddings are cut.
@@ -42,9 +50,6 @@ class SimCut(PenaltyOptions, Method):
     has the denominator of the task loss; dropout masks can be shared or off.
     """
 
-    paper = "Gao et al. 2022"
-    cost = "2 forward (fused), 1 backward"
-
     cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
     fuse: bool = option(True, "clean and cut copies in one pass over the doubled batch")
 
@@ -52,21 +57,14 @@ class SimCut(PenaltyOptions, Method):
         super().__post_init__()
         check_share("cut", self.cut)
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        cut = Cut({stream: self.draw(mask) for stream, mask in task.masks(batch).items()})
-        with task.dropout(self.dropout):
-            clean, perturbed = task.pair(batch, cut, self.fuse and self.dropout != "shared")
-            penalty = self.penalty(task, batch, clean, perturbed)
-            return self.total(task.loss(clean, batch), penalty, clock)
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        if not self.onset.begun(step.clock):
+            return plain(view, batch)
+        cut = Cut({stream: self.draw(mask) for stream, mask in view.masks(batch).items()})
+        with view.dropout(self.dropout):
+            clean, perturbed = view.pair(batch, cut, self.fuse and self.dropout != "shared")
+            penalty = self.penalty(view, batch, clean, perturbed)
+            return self.total(view.loss(clean, batch), penalty, step.clock)
 
     def draw(self, mask: Tensor) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one

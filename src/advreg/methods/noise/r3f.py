@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,15 +12,14 @@ from advreg.core.ball import normal_noise, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
+    Constraint,
     Method,
     ModelView,
     Passes,
+    Step,
     StepReport,
-    Update,
     option,
     register,
 )
@@ -28,7 +28,18 @@ from advreg.methods.options import PenaltyOptions, plain
 Noise = Literal["uniform", "normal"]
 
 
-@register("r3f")
+@register(
+    "r3f",
+    title="R3F",
+    paper="Aghajanyan et al. 2020",
+    cost="2 forward (fused), 1 backward",
+    tune={
+        "understanding": {"weight": (0.1, 0.5, 1.0, 5.0)},
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"noise_scale": (0.01, 0.1, 0.3), "weight": (0.5, 1.0)},
+        "translation": {"weight": (0.5, 1.0, 2.0), "noise_scale": (1e-3, 1e-2)},
+    },
+)
 @dataclass
 class R3F(PenaltyOptions, Method):
     """Keep the prediction where it is under random noise.
@@ -43,9 +54,6 @@ class R3F(PenaltyOptions, Method):
     back after every update instead of re-parametrising it, so that the model keeps its parameters'
     names.
     """
-
-    paper = "Aghajanyan et al. 2020"
-    cost = "2 forward (fused), 1 backward"
 
     divergence: Divergence = option(
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
@@ -62,28 +70,21 @@ class R3F(PenaltyOptions, Method):
         check_choice("noise", self.noise, get_args(Noise))
         check_not_negative("noise_scale", self.noise_scale)
 
-    @property
-    def needs_whole_weights(self) -> str:
-        return "spectral" if self.spectral else ""
+    def constraints(self) -> Sequence[Constraint]:
+        if not self.spectral:
+            return ()
+        return (
+            Constraint("whole_weights", "spectral", "it needs all weights in every process"),
+            Constraint("writes_weights", "spectral", "it changes weights after an update"),
+        )
 
-    @property
-    def writes_weights(self) -> str:
-        return self.needs_whole_weights
-
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        delta = self.draw(task.zeros(batch))
-        with task.dropout(self.dropout):
-            clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(task, batch, clock, clean, perturbed, delta)
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        if not self.onset.begun(step.clock):
+            return plain(view, batch)
+        delta = self.draw(view.zeros(batch))
+        with view.dropout(self.dropout):
+            clean, perturbed = view.pair(batch, delta, self.fuse and self.dropout != "shared")
+            return self.descend(view, batch, step.clock, clean, perturbed, delta)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""
@@ -91,9 +92,9 @@ class R3F(PenaltyOptions, Method):
             return zeros.map(lambda values, mask: normal_noise(values, mask, self.noise_scale))
         return zeros.map(lambda values, mask: self.noise_scale * uniform_noise(values, mask))
 
-    def updated(self, task: ModelView) -> None:
+    def updated(self, view: ModelView) -> None:
         if self.spectral:
-            contract_(task.head())
+            contract_(view.head())
 
     def passes(self) -> Passes:
         return Passes(2, 1)
