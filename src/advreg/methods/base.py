@@ -48,7 +48,7 @@ class ModelView(Protocol):
         per backward.
         """
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         """f(x + δ) on the bare model: no task loss, and nothing is synchronised."""
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
@@ -153,6 +153,12 @@ class StepReport:
     task_loss: Tensor
     penalty: Tensor | None = None
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
+
+
+def plain(view: ModelView, batch: Batch) -> StepReport:
+    """What standard training minimises."""
+    loss = view.loss_at(batch)
+    return StepReport(loss, loss.detach())
 
 
 @dataclass(frozen=True)
@@ -268,11 +274,21 @@ class Method(ABC):
 
     def options(self) -> dict[str, Any]:
         """The settings by name."""
-        return {option.name: getattr(self, option.name) for option in _options(type(self))}
+        return {option.name: getattr(self, option.name) for option in self._described()}
 
     def fresh(self, **changes: Any) -> Self:
         """A method that remembers nothing yet, with these options changed."""
         return type(self)(**{**self.options(), **_coerced(type(self), changes)})
+
+    def __add__(self, other: Method) -> Method:
+        """Both penalties on one task loss; see :class:`~advreg.methods.combined.Combined`."""
+        from advreg.methods.combined import added
+
+        return added(self, other)
+
+    @classmethod
+    def _described(cls) -> tuple[OptionInfo, ...]:
+        return _options(cls)
 
 
 def memory_bytes(method: Method) -> int:
@@ -302,7 +318,7 @@ def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str
     """
     usual = {
         option.name: option.default
-        for option in _options(method)
+        for option in method._described()
         if option.default is not dataclasses.MISSING
     }
     options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
@@ -314,7 +330,30 @@ def option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-registry: dict[str, type[Method]] = {}
+class Registry(dict[str, "type[Method]"]):
+    """The methods by name; sums of them, such as ``temporal+smart``, are made when asked for."""
+
+    def of(self, name: str) -> type[Method]:
+        """The method of this name, or an error that names the closest one."""
+        if name not in self:
+            raise ValueError(
+                f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
+            )
+        return self[name]
+
+    def __missing__(self, name: str) -> type[Method]:
+        from advreg.methods.combined import combination
+
+        if name not in self:
+            raise KeyError(name)
+        return combination(name.split("+"))
+
+    def __contains__(self, name: object) -> bool:
+        parts = str(name).split("+")
+        return all(super(Registry, self).__contains__(part) for part in parts)
+
+
+registry = Registry()
 M = TypeVar("M", bound=type[Method])
 
 
@@ -362,7 +401,7 @@ class OptionInfo:
 
 def describe(name: str) -> list[OptionInfo]:
     """The options of a method, for flags, config keys and the table of ``advreg methods``."""
-    return list(_options(lookup(name)))
+    return list(registry.of(name)._described())
 
 
 @cache
@@ -382,13 +421,13 @@ def create(name: str, **options: Any) -> Method:
         >>> create("arch", cache_fraction=0.1).options()["cache_fraction"]
         0.1
     """
-    method = lookup(name)
+    method = registry.of(name)
     return method(**_coerced(method, options))
 
 
 def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as their types want them; one that the method does not have is an error."""
-    known = {option.name: option.type for option in _options(method)}
+    known = {option.name: option.type for option in method._described()}
     for given in options:
         if given not in known:
             raise ValueError(
@@ -396,15 +435,6 @@ def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]
                 f"has {', '.join(known) or 'none'}"
             )
     return {given: coerce(given, value, known[given]) for given, value in options.items()}
-
-
-def lookup(name: str) -> type[Method]:
-    """The method of this name."""
-    if name not in registry:
-        raise ValueError(
-            f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}"
-        )
-    return registry[name]
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

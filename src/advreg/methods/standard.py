@@ -11,9 +11,9 @@ from advreg.methods.base import (
     Passes,
     Step,
     StepReport,
+    plain,
     register,
 )
-from advreg.methods.options import plain
 
 
 @register(

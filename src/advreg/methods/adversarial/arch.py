@@ -5,23 +5,25 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from torch import Tensor
+
+from advreg.core.schedule import Clock
 from advreg.memory.codec import CacheDtype
 from advreg.memory.neighbours import Borrowing, NeighbourChoice, NeighbourScope, SearchMethod
 from advreg.memory.perturbations import PerturbationMemory
 from advreg.memory.tiers import CacheDevice, Storage
 from advreg.methods.base import (
     Batch,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     option,
     register,
 )
-from advreg.methods.options import AscentOptions, plain
+from advreg.methods.options import AscentOptions, FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -40,7 +42,7 @@ from advreg.methods.options import AscentOptions, plain
     },
 )
 @dataclass
-class Arch(AscentOptions, Method):
+class Arch(FuseOptions, AscentOptions):
     """Adversarial regularisation with caching.
 
     min_θ L(θ) + λ/n Σ_i ℓ_v(x_i, δ_i^t, θ), where
@@ -93,7 +95,6 @@ class Arch(AscentOptions, Method):
     cache_folder: str | None = option(
         None, "folder of a cache on disk; none: the system's temporary one"
     )
-    fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
     memory: PerturbationMemory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class Arch(AscentOptions, Method):
         )
 
     def warnings(self, epochs: float) -> Sequence[str]:
-        every, ascent = self.refresh_every, self.ascent.warnings()
+        every, ascent = self.refresh_every, super().warnings(epochs)
         if every is None or every < epochs or epochs <= 1:
             return ascent
         return (
@@ -126,23 +127,23 @@ class Arch(AscentOptions, Method):
             "once",
         )
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        epoch = step.clock.epoch
-        if not self.memory.has_begun(step.clock):
-            return plain(view, batch)
-        schedule, ids = self.memory.schedule, view.sample_ids(batch)
-        with view.dropout(self.dropout):
-            if schedule.due(epoch):  # find Δ_i, blend it into the cache, train on the result
-                clean = view.logits(batch)
-                found = self.worst_case(view, batch, clean)
-                delta = self.memory.write(ids, found, epoch)
-                perturbed = view.peek(batch, delta)
-            else:
-                delta = self.memory.read(ids, view.zeros(batch), epoch)
-                clean, perturbed = view.pair(batch, delta, self.fuse and self.dropout != "shared")
-            report = self.descend(view, batch, step.clock, clean, perturbed, delta)
-        staleness = {"cache_staleness": float(epoch - schedule.last(epoch))}
-        return replace(report, measures={**report.measures, **staleness})
+    def has_begun(self, clock: Clock) -> bool:
+        return self.memory.has_begun(clock)
+
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        epoch, schedule, ids = step.clock.epoch, self.memory.schedule, view.sample_ids(batch)
+        if schedule.due(epoch):  # find Δ_i, blend it into the cache, train on the result
+            found = self.worst_case(view, batch, clean.logits)
+            delta = self.memory.write(ids, found, epoch)
+            perturbed = view.peek(batch, delta)
+        else:
+            delta = self.memory.read(ids, view.zeros(batch), epoch)
+            perturbed = self.beside(clean, delta)
+        measures: dict[str, Tensor | float] = {
+            "delta_norm": delta.sentence_norm().mean(),
+            "cache_staleness": float(epoch - schedule.last(epoch)),
+        }
+        return self.compared(view, batch, clean.logits, perturbed, step, measures)
 
     def passes(self) -> Passes:
         often = 1 / self.refresh_every if self.refresh_every else 0.0

@@ -25,9 +25,10 @@ from advreg.methods.base import (
     Step,
     StepReport,
     option,
+    plain,
     register,
 )
-from advreg.methods.options import START_AT, plain
+from advreg.methods.regulariser import START_AT
 
 
 @register(

@@ -5,7 +5,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from advreg.core.checks import check_not_negative
 from advreg.core.divergence import Divergence
@@ -13,15 +13,14 @@ from advreg.memory.weight_average import WeightAverage
 from advreg.methods.base import (
     Batch,
     Constraint,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     option,
     register,
 )
-from advreg.methods.options import AscentOptions, plain
+from advreg.methods.options import AscentOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -37,7 +36,7 @@ from advreg.methods.options import AscentOptions, plain
     },
 )
 @dataclass
-class Smart(AscentOptions, Method):
+class Smart(AscentOptions):
     """Smoothness-inducing regularisation with momentum Bregman proximal point optimisation.
 
     L(θ) + λ · max_{‖δ‖ ≤ ε} ℓ_v(x, δ, θ) + μ · D(f(x, θ), f(x, θ̃)),  θ̃ ← β θ̃ + (1 − β) θ after
@@ -75,27 +74,17 @@ class Smart(AscentOptions, Method):
         why = "it needs all weights in every process"
         return (Constraint("whole_weights", "proximal_weight", why),)
 
-    def warnings(self, epochs: float) -> Sequence[str]:
-        return self.ascent.warnings()
-
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        if not self.onset.begun(step.clock):
-            return plain(view, batch)
-        with view.dropout(self.dropout):
-            clean = view.logits(batch)
-            delta = self.worst_case(view, batch, clean)
-            report = self.descend(view, batch, step.clock, clean, view.peek(batch, delta), delta)
-            if self.memory is None:
-                return report
-            past = view.averaged(batch, self.memory.read(view.parameters()))
-            proximal = view.divergence(past, clean, batch, self.divergence) / view.items(batch)
-        total = report.loss + self.proximal_weight * proximal
-        return StepReport(
-            total,
-            report.task_loss,
-            report.penalty,
-            {**report.measures, "proximal": proximal.detach()},
-        )
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        delta = self.worst_case(view, batch, clean.logits)
+        perturbed = view.peek(batch, delta)
+        norm = {"delta_norm": delta.sentence_norm().mean()}
+        found = self.compared(view, batch, clean.logits, perturbed, step, norm)
+        if self.memory is None:
+            return found
+        past = view.averaged(batch, self.memory.read(view.parameters()))
+        proximal = view.divergence(past, clean.logits, batch, self.divergence) / view.items(batch)
+        measures = {**found.measures, "proximal": proximal.detach()}
+        return replace(found, measures=measures, extra=self.proximal_weight * proximal)
 
     def updated(self, view: ModelView) -> None:
         if self.memory is not None:

@@ -14,15 +14,14 @@ from advreg.core.sketch import WHOLE_AT_MOST, log_of
 from advreg.memory.class_targets import ClassTargets
 from advreg.methods.base import (
     Batch,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     UnsupportedError,
     register,
 )
 from advreg.methods.options import TargetOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -37,7 +36,7 @@ from advreg.methods.options import TargetOptions
     },
 )
 @dataclass
-class OLS(TargetOptions, Method):
+class OLS(TargetOptions):
     """Smooth each label towards the mean prediction for its class.
 
     L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean prediction in the last epoch over the samples of class
@@ -54,20 +53,19 @@ class OLS(TargetOptions, Method):
         default_factory=ClassTargets, init=False, repr=False, compare=False
     )
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        logits = view.logits(batch)
-        task_loss = view.loss(logits, batch)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        logits = clean.logits
         self._require_classes(view, logits, batch)
         labels, mask = view.targets(batch)
         rows, mask = self.rows_of(logits, labels), mask.flatten()
         labels = labels.flatten().masked_fill(~mask, 0)
         targets = self.memory.read(step.clock.epoch, rows)[labels]
-        penalty = torch.zeros_like(task_loss)
+        value = rows.new_zeros(())
         if self.weight_at(step.clock) > 0:
             moved = kl(log_of(targets), rows).masked_fill(~mask | (targets.sum(-1) == 0), 0.0)
-            penalty = moved.sum() / view.items(batch)
+            value = moved.sum() / view.items(batch)
         self.memory.write(rows.detach(), labels, mask)
-        return self.total(task_loss, penalty, step.clock)
+        return self.towards_target(value, step)
 
     def _require_classes(self, view: ModelView, logits: Tensor, batch: Batch) -> None:
         kind, outputs = view.prediction(logits, batch), logits.shape[-1]

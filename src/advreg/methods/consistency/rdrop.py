@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from advreg.methods.base import (
     Batch,
-    Method,
+    Dropout,
     ModelView,
     Passes,
     Step,
-    StepReport,
     UnsupportedError,
     option,
     register,
 )
-from advreg.methods.options import WeightOptions, plain
+from advreg.methods.options import FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -31,7 +32,7 @@ from advreg.methods.options import WeightOptions, plain
     },
 )
 @dataclass
-class RDrop(WeightOptions, Method):
+class RDrop(FuseOptions):
     """Keep the prediction where it is under another dropout mask.
 
     ½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)],  p₁ and p₂ predictions of the same batch under
@@ -49,17 +50,14 @@ class RDrop(WeightOptions, Method):
     both_losses: bool = option(
         True, "task loss of both copies, averaged (paper); else of the first alone"
     )
-    fuse: bool = option(True, "both copies in one pass over the doubled batch")
+    dropout: ClassVar[Dropout] = "fresh"
     _has_dropout: bool = field(default=False, init=False, repr=False)
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         self._require_dropout(view)
-        if not self.onset.begun(step.clock):
-            return plain(view, batch)
-        first, second = view.pair(batch, None, self.fuse, self.both_losses)
-        task_loss = view.loss(first, batch)
-        penalty = view.divergence(first, second, batch, "symmetric_kl") / view.items(batch)
-        return self.total(task_loss, penalty, step.clock)
+        second = self.beside(clean, None, self.both_losses)
+        value = view.divergence(clean.logits, second, batch, "symmetric_kl") / view.items(batch)
+        return Penalty(value, self.weight_at(step.clock))
 
     def _require_dropout(self, view: ModelView) -> None:
         """Refuse a model without dropout, whose two passes would be the same. Checked once."""

@@ -12,15 +12,14 @@ from advreg.core.checks import check_share
 from advreg.core.perturbation import Cut
 from advreg.methods.base import (
     Batch,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     option,
     register,
 )
-from advreg.methods.options import PenaltyOptions, plain
+from advreg.methods.options import DivergenceOptions, DropoutOptions, FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -35,7 +34,7 @@ from advreg.methods.options import PenaltyOptions, plain
     },
 )
 @dataclass
-class SimCut(PenaltyOptions, Method):
+class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
     """Keep the prediction where it is when token embeddings are cut.
 
     L(θ) + λ · KL(f(x) ‖ f(cut x)), where cut sets each token's embedding to 0 with probability p,
@@ -51,20 +50,15 @@ class SimCut(PenaltyOptions, Method):
     """
 
     cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
-    fuse: bool = option(True, "clean and cut copies in one pass over the doubled batch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share("cut", self.cut)
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        if not self.onset.begun(step.clock):
-            return plain(view, batch)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         cut = Cut({stream: self.draw(mask) for stream, mask in view.masks(batch).items()})
-        with view.dropout(self.dropout):
-            clean, perturbed = view.pair(batch, cut, self.fuse and self.dropout != "shared")
-            penalty = self.penalty(view, batch, clean, perturbed)
-            return self.total(view.loss(clean, batch), penalty, step.clock)
+        perturbed = self.beside(clean, cut)
+        return self.compared(view, batch, clean.logits, perturbed, step)
 
     def draw(self, mask: Tensor) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one

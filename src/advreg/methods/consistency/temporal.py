@@ -15,15 +15,14 @@ from advreg.core.sketch import Kind, Parts, Sketch, sketch_for
 from advreg.memory.predictions import Found, PredictionMemory, PredictionStore
 from advreg.methods.base import (
     Batch,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     option,
     register,
 )
 from advreg.methods.options import TargetOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
 @register(
@@ -40,7 +39,7 @@ from advreg.methods.options import TargetOptions
     },
 )
 @dataclass
-class Temporal(TargetOptions, Method):
+class Temporal(TargetOptions):
     """Keep each prediction close to the sample's previous one, which a cache holds.
 
     L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i), or a q_i + (1 − a) f(x_i); regression: λ · (q_i
@@ -86,25 +85,23 @@ class Temporal(TargetOptions, Method):
                 f"{_NO_ENSEMBLE}"
             )
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        logits = view.logits(batch)
-        task_loss = view.loss(logits, batch)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        logits = clean.logits
         sketch = self._sketch_of(view, logits, batch)
         store = self.memory.open(sketch.fields)
         labels, mask = view.targets(batch)
         found = store.find(self._ids(view, batch, logits), labels, mask)
         rows, kept = self.rows_of(logits, labels), store.read(found)
-        weight = self.weight_at(step.clock)
-        penalty = torch.zeros_like(task_loss)
-        if weight > 0:
+        value = rows.new_zeros(())
+        if self.weight_at(step.clock) > 0:
             moved = sketch.divergence(kept, rows).masked_fill(~found.known_items, 0.0)
-            penalty = moved.sum() / view.items(batch)
+            value = moved.sum() / view.items(batch)
         self._remember(store, sketch, found, kept, rows.detach())
         measures = {
             "cache_hits": found.known.float().mean(),
             "cache_changed": found.changed.float().sum(),
         }
-        return self.total(task_loss, penalty, step.clock, measures)
+        return self.towards_target(value, step, measures)
 
     def _ids(self, view: ModelView, batch: Batch, logits: Tensor) -> Tensor:
         """Sample ids, one for each row."""

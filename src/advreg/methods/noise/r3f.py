@@ -15,15 +15,14 @@ from advreg.core.perturbation import Perturbation
 from advreg.methods.base import (
     Batch,
     Constraint,
-    Method,
     ModelView,
     Passes,
     Step,
-    StepReport,
     option,
     register,
 )
-from advreg.methods.options import PenaltyOptions, plain
+from advreg.methods.options import DivergenceOptions, DropoutOptions, FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 Noise = Literal["uniform", "normal"]
 
@@ -41,7 +40,7 @@ Noise = Literal["uniform", "normal"]
     },
 )
 @dataclass
-class R3F(PenaltyOptions, Method):
+class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
     """Keep the prediction where it is under random noise.
 
     L(θ) + λ · ½ [KL(f(x) ‖ f(x+z)) + KL(f(x+z) ‖ f(x))],  z ~ U(−σ, σ) or N(0, σ²).
@@ -63,7 +62,6 @@ class R3F(PenaltyOptions, Method):
     spectral: bool = option(
         False, "R4F: keep the spectral norm of the prediction head's matrix at most 1"
     )
-    fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,13 +76,11 @@ class R3F(PenaltyOptions, Method):
             Constraint("writes_weights", "spectral", "it changes weights after an update"),
         )
 
-    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        if not self.onset.begun(step.clock):
-            return plain(view, batch)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         delta = self.draw(view.zeros(batch))
-        with view.dropout(self.dropout):
-            clean, perturbed = view.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(view, batch, step.clock, clean, perturbed, delta)
+        perturbed = self.beside(clean, delta)
+        norm = {"delta_norm": delta.sentence_norm().mean()}
+        return self.compared(view, batch, clean.logits, perturbed, step, norm)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""
