@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
@@ -158,12 +158,14 @@ class CountingTrainer(TranslationTrainer):
     def __init__(self, job: TranslationJob) -> None:
         super().__init__(job)
         self.items: list[torch.Tensor] = []
+        self.get_batch_samples = partial(self._noted, self.get_batch_samples)
 
-    def _items_of(self, batches: list[Any]) -> torch.Tensor | None:
-        items = super()._items_of(batches)
+    def _noted(self, get_batch_samples: Any, *args: Any) -> Any:
+        found = get_batch_samples(*args)
+        items = self.advreg.loss.group_items
         assert items is not None  # a translation has labels
         self.items.append(items)
-        return items
+        return found
 
 
 class Watch(TrainerCallback):

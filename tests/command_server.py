@@ -224,8 +224,9 @@ def install(
         sign: the signal's name.
         times: how often it is sent.
     """
-    import advreg.hf.trainer as trainer
+    import advreg.hf.checkpoint.saving as saving
     from advreg.hf.checkpoint.ranks import method_file
+    from advreg.hf.components.steps import StepRunner
 
     seen = 0
 
@@ -235,20 +236,21 @@ def install(
 
     def step(self: Any, *given: Any) -> Any:
         nonlocal seen
-        seen += self.method.name == method
-        if self.method.name != method or seen != count:
+        name, accelerator = self.method.info.name, self.trainer.accelerator
+        seen += name == method
+        if name != method or seen != count:
             return whole_step(self, *given)
-        backward = self.accelerator.backward
+        backward = accelerator.backward
 
         def struck(loss: Any, **ways: Any) -> None:
             loss.register_hook(lambda gradient: strike())
             backward(loss, **ways)
 
-        self.accelerator.backward = struck
+        accelerator.backward = struck
         try:
             return whole_step(self, *given)
         finally:
-            del self.accelerator.backward
+            del accelerator.backward
 
     def save(method: Any, folder: Path, tally: Any, rank: int, world: int) -> None:
         nonlocal seen
@@ -265,14 +267,14 @@ def install(
         with full_disk() if seen == count else nullcontext():
             whole_write(self, *rest)
 
-    mixin = trainer.AdversarialMixin
-    whole_step, whole_save, whole_write = mixin.training_step, trainer.save_method, mixin._write
+    writer = saving.CheckpointWriter
+    whole_step, whole_save, whole_write = StepRunner.training_step, saving.save_method, writer.write
     if kind == "step":
-        mixin.training_step = step  # type: ignore[method-assign]
+        StepRunner.training_step = step  # type: ignore[method-assign]
     elif kind == "save":
-        trainer.save_method = save
+        saving.save_method = save
     else:
-        mixin._write = write  # type: ignore[method-assign]
+        writer.write = write  # type: ignore[method-assign]
 
 
 PHASES = ("start", "reuse", "refresh", "save", "evaluation")
@@ -288,7 +290,9 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
         delay: seconds from there.
         note: a file that gets what the process was at when it was killed, or the phases' times.
     """
-    import advreg.hf.trainer as trainer
+    from advreg.hf.checkpoint.saving import CheckpointWriter
+    from advreg.hf.components.run import TrainingRun
+    from advreg.hf.components.steps import StepRunner
 
     at = {"phase": "start", "step": 0, "saved": 0}
     seen = dict.fromkeys(PHASES, 0)
@@ -317,23 +321,27 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
             with open(note, "a") as file:
                 file.write(f"{what} {seconds}\n")
 
-    mixin = trainer.AdversarialMixin
-    step, save, evaluate = mixin.training_step, mixin._save_checkpoint, mixin.evaluate
+    step, save = StepRunner.training_step, CheckpointWriter._save_checkpoint
+    evaluate = TrainingRun.evaluate
 
     def noted_step(self: Any, *given: Any) -> Any:
         if at["step"] == 0:
             took("start", time.perf_counter() - installed)
-        at["step"] = self.state.global_step + 1
-        now = "refresh" if self.method.schedule.due(self._epoch) else "reuse"
+        at["step"] = self.trainer.state.global_step + 1
+        due = self.attached.method.schedule.due(self.attached.epoch)
+        now = "refresh" if due else "reuse"
         return within(now, lambda: step(self, *given))
 
     def noted_save(self: Any, *rest: Any) -> None:
         within("save", lambda: save(self, *rest))
-        at["saved"] = self.state.global_step
+        at["saved"] = self.trainer.state.global_step
 
-    mixin.training_step = noted_step  # type: ignore[method-assign]
-    mixin._save_checkpoint = noted_save  # type: ignore[method-assign]
-    mixin.evaluate = lambda self, *a, **k: within("evaluation", lambda: evaluate(self, *a, **k))  # type: ignore[method-assign]
+    def noted_evaluation(self: Any, *a: Any, **k: Any) -> Any:
+        return within("evaluation", lambda: evaluate(self, *a, **k))
+
+    StepRunner.training_step = noted_step  # type: ignore[method-assign]
+    CheckpointWriter._save_checkpoint = noted_save  # type: ignore[method-assign]
+    TrainingRun.evaluate = noted_evaluation  # type: ignore[method-assign]
     enter("start")
 
 

@@ -21,7 +21,8 @@ from advreg.core.schedule import Clock
 from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
 from advreg.hf.view.view import HFModelView
-from advreg.methods import Method, StepReport
+from advreg.memory.memory import MemoryState
+from advreg.methods import Method, Step, StepReport
 from naive import Rows, sites
 from tiny_models import POSITIONS, VOCABULARY, tiny, tiny_batch
 
@@ -104,11 +105,20 @@ class Padded:
 def ready(method: Method, task: HFModelView, batch: Batch, seed: int = 0) -> None:
     """Let the method see the batch as its whole training set."""
     task.widths(batch)  # the silent pass that measures the widths is no pass of a step
-    method.prepare(
+    memory = method.memory
+    if memory is None:
+        return
+    memory.prepare(
         survey(task, features_of(batch), Padded(task.model.config.pad_token_id)),
         seed,
         torch.device("cpu"),
     )
+
+
+def remembered(method: Method) -> dict[str, Tensor]:
+    """A copy of what a method remembers."""
+    state = MemoryState() if method.memory is None else method.memory.state()
+    return {name: value.clone() for name, value in state.tensors.items()}
 
 
 def step(
@@ -127,7 +137,7 @@ def step(
     """
     torch.manual_seed(seed)
     ways.setdefault("update", task.model.zero_grad)
-    return method.step(task, batch, Clock(epoch, at, planned=planned), **ways)
+    return method.step(task, batch, Step(Clock(epoch, at, planned=planned), **ways))
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -19,11 +19,12 @@ from torch.utils.data import BatchSampler
 from transformers import TrainingArguments
 
 from advreg.core.shard import Shard
+from advreg.hf.checkpoint.saving import CheckpointWriter
 from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
-from observe import Padded, dropping, features_of, known_dropout
+from observe import Padded, dropping, features_of, known_dropout, remembered
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
 
@@ -100,7 +101,7 @@ class DealtTrainer(AdversarialTrainer):
 
     def get_train_dataloader(self) -> Any:
         arguments = self.args
-        return self._loader(
+        return self.advreg.samples.loader(
             DealtBatches(
                 len(self.train_dataset),
                 arguments.per_device_train_batch_size,
@@ -169,7 +170,7 @@ def outcome(trainer: Any) -> dict[str, Any]:
             name: value.detach().clone() for name, value in trainer.model.named_parameters()
         },
         "logs": [line for line in trainer.state.log_history if "loss" in line],
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }
 
@@ -181,7 +182,7 @@ class RecallingTrainer(AdversarialTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        self.recalled = {name: value.clone() for name, value in self.method.state().tensors.items()}
+        self.recalled = remembered(self.method)
 
 
 def train_and_save(folder: str, **settings: Any) -> Any:
@@ -223,7 +224,7 @@ def fail_to_save(folder: str) -> list[str]:
             raise OSError("no space left on device")
         save_method(method, place, tally, rank, world)
 
-    with patch("advreg.hf.trainer.save_method", broken):
+    with patch("advreg.hf.checkpoint.saving.save_method", broken):
         trainer = train_and_save(folder)
     trainer.accelerator.wait_for_everyone()
     assert trainer.state.global_step == 16
@@ -300,7 +301,6 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for run in (
             {"name": "smart"},
             {"name": "r3f", "spectral": True},
-            {"name": "arch", "refresh": "sweep"},
         ):
             try:
                 trainer_of(folder=folder, **sharded | run).train()
@@ -342,13 +342,13 @@ def fill_disk(folder: str, rank: int, **settings: Any) -> list[int]:
     def write(self: Any, *rest: Any) -> None:
         with (
             full_disk()
-            if (self.state.global_step, self.args.process_index) == (3, rank)
+            if (self.trainer.state.global_step, self.trainer.args.process_index) == (3, rank)
             else nullcontext()
         ):
             whole(self, *rest)
 
-    whole = AdversarialTrainer._write
-    with patch.object(AdversarialTrainer, "_write", write):
+    whole = CheckpointWriter.write
+    with patch.object(CheckpointWriter, "write", write):
         trainer = train_and_save(folder, **settings)
     trainer.accelerator.wait_for_everyone()
     return sorted(checkpoints(Path(folder)))
@@ -360,6 +360,6 @@ def whole_outcome(trainer: Any) -> dict[str, Any]:
             name: value.full_tensor().detach().clone()
             for name, value in trainer.model.named_parameters()
         },
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }

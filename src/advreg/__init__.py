@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
+    from advreg.hf.attach import attach, detach
     from advreg.hf.data import IdCollator, Identified
     from advreg.hf.guards.capability import UnsupportedError
     from advreg.hf.survey import survey
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         SimCut,
         Smart,
         Standard,
+        Step,
         Temporal,
         create,
     )
@@ -49,9 +51,12 @@ _HOMES = {
     "SimCut": "advreg.methods",
     "Smart": "advreg.methods",
     "Standard": "advreg.methods",
+    "Step": "advreg.methods",
     "Temporal": "advreg.methods",
     "UnsupportedError": "advreg.hf.guards.capability",
+    "attach": "advreg.hf.attach",
     "create": "advreg.methods",
+    "detach": "advreg.hf.attach",
     "survey": "advreg.hf.survey",
 }
 
@@ -71,9 +76,12 @@ __all__ = [
     "SimCut",
     "Smart",
     "Standard",
+    "Step",
     "Temporal",
     "UnsupportedError",
+    "attach",
     "create",
+    "detach",
     "survey",
 ]
 

@@ -19,9 +19,10 @@ from transformers import TrainingArguments
 
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint.state import load_method, save_method
+from advreg.hf.components.steps import StepRunner
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
-from advreg.methods import Method, create, registry
+from advreg.methods import Method, Step, create, registry
 from observe import (
     Batch,
     Copies,
@@ -358,7 +359,9 @@ def test_no_prediction_outlives_its_step(name: str, family: str) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not registry[name].updates_itself])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if "updates_itself" not in registry[name].info.traits]
+)
 def test_gradients_are_added_to_those_that_are_there(name: str) -> None:
     """Accumulation: a step adds; only FreeAT's updates clear."""
     method, task, batch = setting(name, "bert")
@@ -461,7 +464,7 @@ def test_a_checkpoint_repeats_the_next_step_exactly(name: str, family: str, tmp_
         expected = descended(deepcopy(method), task, batch, epoch=epoch, seed=epoch)
         again = descended(deepcopy(fresh), task, batch, epoch=epoch, seed=epoch)
         assert all(torch.equal(again[n], value) for n, value in expected.items())
-        if method.state().tensors:  # and without the checkpoint it would be another step
+        if method.memory is not None:  # and without the checkpoint it would be another step
             assert not close(
                 descended(deepcopy(forgetful), task, batch, epoch=epoch, seed=epoch), expected
             )
@@ -481,7 +484,7 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
             ):
                 load_method(changed, tmp_path)
     wrong = make("r3f" if name == "standard" else "standard")
-    with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.name}"):
+    with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.info.name}"):
         load_method(wrong, tmp_path)
 
 
@@ -728,15 +731,13 @@ def test_a_plain_loop_trains_as_the_trainer_does(
 ) -> None:
     content_noise(monkeypatch)
     orders: list[list[int]] = []
-    stepped = AdversarialTrainer.training_step
+    stepped = StepRunner.training_step
 
-    def training_step(
-        self: AdversarialTrainer, model: nn.Module, inputs: Batch, *args: Any
-    ) -> Tensor:
+    def training_step(self: StepRunner, model: nn.Module, inputs: Batch, *args: Any) -> Tensor:
         orders.append(inputs["sample_id"].tolist())
         return stepped(self, model, inputs, *args)
 
-    monkeypatch.setattr(AdversarialTrainer, "training_step", training_step)
+    monkeypatch.setattr(StepRunner, "training_step", training_step)
     trainer = train(name, family, tmp_path, 4)
     assert len(orders) == 4
     method, task, data = make(name), HFModelView(model_for(name, family)), batch_of(family, 8)
@@ -750,7 +751,7 @@ def test_a_plain_loop_trains_as_the_trainer_does(
     collate = Padded(task.model.config.pad_token_id)
     for number, ids in enumerate(orders):
         batch = collate(features_of(take(data, ids))) | {"sample_id": torch.tensor(ids)}
-        method.step(task, batch, Clock(number // 2, number), update=update)
+        method.step(task, batch, Step(Clock(number // 2, number), update=update))
         update()
         method.updated(task)
     assert close(dict(task.model.named_parameters()), weights(trainer), 1e-9)

@@ -550,7 +550,7 @@ def test_the_trainer_trains_compiled_as_it_trains_eagerly(name: str, tmp_path: P
         trainer, look = trainer_of(tmp_path, method_of(name), model, **fields)
         trainer.train()
         weights.append({name: value.detach().clone() for name, value in model.named_parameters()})
-        assert look.seen == [int(bool(fields) and "perturbation" in registry[name].needs)] * 8
+        assert look.seen == [int(bool(fields) and "perturbation" in registry[name].info.needs)] * 8
         assert hooks(model) == 0
         graphs = counters["stats"]["unique_graphs"]
         assert (graphs > 0) == bool(fields)

@@ -106,17 +106,18 @@ def test_an_epoch_that_a_run_was_stopped_in_counts_what_was_spent_before_and_aft
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     timer = Timer([10.0, 4.0], 7)  # of epoch 1 something is left
     timer.turn(1)
-    timer.spend(0.5)
     timer.start()
     now += 2.0
     timer.stop()
-    assert (timer.epochs, timer.updates) == ([10.0, 6.5], 8)
+    assert (timer.epochs, timer.updates) == ([10.0, 6.0], 8)
     timer.turn(2)
     timer.start()
     now += 3.0
     timer.stop()
-    assert (timer.epochs, timer.seconds, timer.updates) == ([10.0, 6.5, 3.0], 19.5, 9)
+    assert (timer.epochs, timer.seconds, timer.updates) == ([10.0, 6.0, 3.0], 19.0, 9)
     later = Timer([10.0], 5)  # stopped at the very end of epoch 0
     later.turn(1)
-    later.spend(1.0)
+    later.start()
+    now += 1.0
+    later.stop()
     assert later.epochs == [10.0, 1.0]

@@ -12,9 +12,7 @@ import importlib
 import inspect
 import pkgutil
 import textwrap
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -24,7 +22,8 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, Trai
 
 import advreg.hf
 import advreg.lab.kinds
-from advreg.hf.trainer import AdversarialSeq2SeqTrainer
+from advreg.hf.components.component import Component
+from advreg.hf.components.run import Events
 from tiny_models import tiny
 
 pytestmark = pytest.mark.smoke
@@ -52,12 +51,9 @@ def classes() -> list[type]:
     ]
 
 
-def trainers() -> list[type]:
-    """The mixins and trainers among them."""
-    ours = {
-        kind for kind in AdversarialSeq2SeqTrainer.__mro__ if kind.__module__.startswith("advreg.")
-    }
-    return [kind for kind in classes() if kind in ours or issubclass(kind, tuple(ours))]
+def components() -> list[type]:
+    """The components of an attachment."""
+    return [kind for kind in classes() if issubclass(kind, Component)]
 
 
 @cache
@@ -76,45 +72,21 @@ def lookups(kind: type, owner: str, context: type[ast.expr_context] = ast.Load) 
     }
 
 
-def own_names(kinds: list[type]) -> set[str]:
-    """What the classes define or assign themselves, so that nothing else need have it."""
-    defined = {name for kind in kinds for name in vars(kind)}
-    return defined.union(*(lookups(kind, "self", ast.Store) for kind in kinds))
-
-
-@cache
-def mentioned() -> set[str]:
-    """Every attribute that a line of advreg looks up."""
-    package = Path(advreg.__file__).parent
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in package.rglob("*.py")]
-    return {
-        node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)
-    }
-
-
-def called_above(kind: type) -> set[str]:
-    """What a class calls by ``super()``, less what one of its ancestors defines."""
-    return lookups(kind, "super()") - {name for above in kind.__mro__[1:] for name in vars(above)}
-
-
-def called_from_above(kinds: list[type]) -> Iterator[tuple[type, str]]:
-    """Methods that only the stock Trainer can call, since advreg does not."""
-    called = mentioned().union(*(lookups(kind, "self") for kind in kinds))
-    for kind in kinds:
-        for name, value in vars(kind).items():
-            if inspect.isfunction(value) and not name.startswith("__") and name not in called:
-                yield kind, name
+def read_of(kind: type, *owners: str) -> set[str]:
+    """The names that a class looks up on a trainer or a part of one, under these names."""
+    return set().union(*(lookups(kind, owner) for owner in owners))
 
 
 def needs(kinds: list[type]) -> set[tuple[type, str]]:
     """Classes, and the names that a Trainer must have for them."""
-    own = own_names(kinds)
-    looked_up = {
+    return {
         (kind, name)
         for kind in kinds
-        for name in called_above(kind) | (lookups(kind, "self") - own)
+        for name in {
+            *getattr(kind, "hooks", ()),
+            *read_of(kind, "self.own", "self.trainer", "trainer"),
+        }
     }
-    return looked_up | set(called_from_above(kinds))
 
 
 # ---- what is installed
@@ -158,7 +130,7 @@ def gone_from_parts(trainer: Any, kinds: list[type]) -> list[str]:
             (kind.__name__, f"{type(getattr(trainer, part)).__name__}.{name}")
             for kind in kinds
             for part in PARTS
-            for name in lookups(kind, f"self.{part}")
+            for name in read_of(kind, f"self.trainer.{part}", f"trainer.{part}", part)
             if not hasattr(getattr(trainer, part), name)
         }
     )
@@ -168,18 +140,18 @@ def gone_from_parts(trainer: Any, kinds: list[type]) -> list[str]:
 
 
 def test_every_hook_of_the_stock_trainer_exists(stock: Any) -> None:
-    gone = gone_from(stock, trainers())
+    gone = gone_from(stock, components())
     assert not gone, "\n".join(gone)
 
 
 def test_arguments_accelerator_and_state_have_what_is_read_of_them(stock: Any) -> None:
-    gone = gone_from_parts(stock, trainers())
+    gone = gone_from_parts(stock, components())
     assert not gone, "\n".join(gone)
 
 
 def test_an_override_takes_the_arguments_that_the_stock_method_takes() -> None:
     refused = set()
-    for kind, name in needs(trainers()):
+    for kind, name in needs(components()):
         above, ours = getattr(Seq2SeqTrainer, name, None), vars(kind).get(name)
         if inspect.isfunction(above) and inspect.isfunction(ours):
             given = [
@@ -194,57 +166,43 @@ def test_an_override_takes_the_arguments_that_the_stock_method_takes() -> None:
     assert told(refused) == []
 
 
-def test_callbacks_wait_for_events_that_there_are() -> None:
-    waiting = {
-        (kind.__name__, f"TrainerCallback.{name}")
-        for kind in classes()
-        if issubclass(kind, TrainerCallback)
-        for name in vars(kind)
-        if name.startswith("on_")
+def test_the_events_that_are_followed_exist() -> None:
+    followed = {name for name in vars(Events) if name.startswith("on_")}
+    assert "on_step_end" in followed
+    gone = {
+        ("Events", f"TrainerCallback.{name}")
+        for name in followed
+        if not hasattr(TrainerCallback, name)
     }
-    assert waiting
-    assert (
-        told(
-            {
-                (who, name)
-                for who, name in waiting
-                if not hasattr(TrainerCallback, name.split(".")[1])
-            }
-        )
-        == []
-    )
+    assert told(gone) == []
 
 
 # ---- what would be found
 
 
-class Outdated:
+class Outdated(Component):
     """Needs what no Trainer has."""
 
-    def __init__(self) -> None:
-        self._mine = self._helper()
-
-    def _helper(self) -> None: ...
-
-    def _never_called_by_advreg(self) -> None: ...
-
-    def _from_above(self) -> Any:
-        return (
-            super()._from_above(),
-            super().train(),
-            self._mine,
-            self.model,
-            self._read,
-            self._signature_columns,
-        )  # type: ignore[misc]
+    hooks = ("_hooked", "train")
 
     def evaluate(self) -> Any:
-        return self.args.no_field, self.args.seed, self.accelerator.no_method, self.state.no_state  # type: ignore[attr-defined]
+        trainer = self.trainer
+        return (
+            self.own._called(),
+            self.own.train(),
+            trainer._read,
+            self.trainer.model,
+            self.trainer._signature_columns,
+            trainer.args.no_field,
+            self.trainer.args.seed,
+            self.trainer.accelerator.no_method,
+            trainer.state.no_state,
+        )
 
 
 def test_names_that_are_gone_are_found_and_named_with_the_version(stock: Any) -> None:
     version = f"transformers {transformers.__version__} (accelerate {accelerate.__version__})"
-    names = ("_from_above", "_never_called_by_advreg", "_read")
+    names = ("_called", "_hooked", "_read")
     assert gone_from(stock, [Outdated]) == [
         f"{version} has no Trainer.{name}, which Outdated needs" for name in names
     ]
@@ -254,11 +212,11 @@ def test_names_that_are_gone_are_found_and_named_with_the_version(stock: Any) ->
 
 
 def test_the_hooks_that_matter_most_are_among_those_looked_up() -> None:
-    names = {name for _, name in needs(trainers())}
+    names = {name for _, name in needs(components())}
     assert {
         "_get_grad_norm",
         "_maybe_log_save_evaluate",
         "_save_checkpoint",
         "get_batch_samples",
     } <= names
-    assert "_settle" not in names
+    assert "settle" not in names

@@ -166,7 +166,7 @@ def test_arch_fills_its_memory_after_a_stock_checkpoint_and_says_so_once(
     )
 
     def noted(ids: Tensor, zeros: Any) -> Any:
-        seen.setdefault(trainer._epoch, set()).add(True)
+        seen.setdefault(trainer.advreg.epoch, set()).add(True)
         delta = recall(ids, zeros)
         assert all(bool((values.abs().sum((1, 2)) > 0).all()) for values in delta.values.values())
         return delta

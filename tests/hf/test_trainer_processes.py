@@ -161,7 +161,7 @@ def second(tmp_path: Path, data: Any = None, **fields: Any) -> Any:
 
 
 def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
-    plain = second(tmp_path)._shard_batches()
+    plain = second(tmp_path).advreg.samples.shard_batches()
     assert (plain.shard, plain.batch_size, plain.seed, plain.shuffle) == (
         Shard(SIZE, 1, 2),
         2,
@@ -169,7 +169,7 @@ def test_the_trainer_s_settings_reach_the_batches(tmp_path: Path) -> None:
         True,
     )
     other = {"data_seed": 8, "dataloader_drop_last": True, "train_sampling_strategy": "sequential"}
-    batches = second(tmp_path, **other)._shard_batches()
+    batches = second(tmp_path, **other).advreg.samples.shard_batches()
     assert (batches.seed, batches.shuffle) == (8, False)
     assert list(batches) == [[1, 3], [5, 7], [9, 11]]
     loader = second(tmp_path, train_sampling_strategy="sequential").get_train_dataloader()
@@ -184,7 +184,9 @@ def test_samples_are_grouped_by_the_length_they_have(kind: str, tmp_path: Path) 
         lengths = list(range(50, 50 + SIZE))
         rows = [row | {"length": length} for row, length in zip(rows, lengths, strict=True)]
     data = rows if kind == "list" else datasets.Dataset.from_list(rows)
-    found = second(tmp_path, data, train_sampling_strategy="group_by_length")._shard_batches()
+    found = second(
+        tmp_path, data, train_sampling_strategy="group_by_length"
+    ).advreg.samples.shard_batches()
     assert found.lengths.tolist() == lengths[1::2]
 
 
@@ -203,8 +205,6 @@ VARIANTS: list[dict[str, Any]] = [
     *EVERY_METHOD,
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS),
     *({"name": name, "family": "marian"} for name in ("freelb", "smart", "arch")),
-    {"name": "arch", "refresh": "sweep"},
-    {"name": "arch", "share_last_pass": True},
     {"name": "arch", "neighbour_choice": "random"},
     {"name": "arch", "cache_dtype": "int8"},
     {"name": "arch", "cache_device": "disk"},
@@ -241,7 +241,6 @@ SHARDED: list[dict[str, Any]] = [
     *({"name": name} for name in OPTIONS if name != "smart"),
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS if name != "smart"),
     {"name": "smart", "proximal_weight": 0.0},
-    {"name": "arch", "share_last_pass": True},
     {"name": "arch", "gradient_checkpointing": True},
 ]
 
@@ -254,7 +253,7 @@ def test_weights_spread_over_processes_by_fsdp2_train_as_in_one(tmp_path: Path) 
         assert ranks[0]["found"][number]["sharded"] > 0, run
         assert farthest(one[number]["weights"], ranks[0]["found"][number]["weights"]) < 1e-12, run
     needing = "must be off under FSDP: it needs all weights in every process; turn it off, or train under DDP"
-    refused = ("proximal_weight of smart", "spectral of r3f", "refresh='sweep' of arch")
+    refused = ("proximal_weight of smart", "spectral of r3f")
     assert ranks[0]["refused"] == [f"{what} {needing}" for what in refused]
 
 

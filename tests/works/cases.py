@@ -18,6 +18,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
+from advreg.hf.components.steps import StepRunner
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.trainer import AdversarialMixin
 from advreg.methods import Method, create, describe, registry
@@ -101,7 +102,7 @@ class Case:
 
     def refusal(self, method: str) -> str | None:
         """What a method's refusal says; None where it works."""
-        needs = {method, *registry[method].needs}
+        needs = {method, *registry[method].info.needs}
         return next((told for need, told in self.refused.items() if need in needs), None)
 
 
@@ -196,14 +197,14 @@ def outcome(case: Case, method: str, folder: Path, stock: dict[str, Trace]) -> s
 def counted_steps() -> Iterator[list[None]]:
     """Within, the list grows by each training step."""
     steps: list[None] = []
-    step = AdversarialMixin.training_step
+    step = StepRunner.training_step
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         steps.append(None)
         return step(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AdversarialMixin, "training_step", counted)
+        patch.setattr(StepRunner, "training_step", counted)
         yield steps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +25,11 @@ class PassCount:
     backward: float = 0.0
     steps: int = 0
 
+    def end_step(self) -> None:
+        """Count the last backward pass of a step, and the step."""
+        self.backward += 1
+        self.steps += 1
+
     def per_step(self) -> dict[str, float]:
         steps = max(self.steps, 1)
         return {"forward": self.forward / steps, "backward": self.backward / steps}
@@ -35,8 +40,8 @@ class Timer:
 
     The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its
     median step as often as it has steps: a machine that is busy for a while does not show. The GPU
-    is not waited for: before an update is made, the trainer hears that it is finite, or at least
-    that the one before was, so that the host is never more than an update ahead of what it counts.
+    is not waited for: each update waits for the check of the one before, so the host is never more
+    than an update ahead of what it counts.
 
     Args:
         epochs: seconds of each epoch so far of a run that goes on, the last of which may not be
@@ -55,10 +60,6 @@ class Timer:
     def stop(self) -> None:
         self._epoch.append(time.perf_counter() - self._started)
 
-    def spend(self, seconds: float) -> None:
-        """Time spent on the steps to come, outside any of them."""
-        self._past = self._with(seconds)
-
     def turn(self, epoch: int) -> None:
         """This epoch begins, or goes on."""
         self._past, self._updates, self._epoch = self.epochs, self.updates, []
@@ -67,17 +68,11 @@ class Timer:
     @property
     def epochs(self) -> list[float]:
         """Seconds of each epoch."""
-        return (
-            self._with(statistics.median(self._epoch) * len(self._epoch))
-            if self._epoch
-            else list(self._past)
-        )
-
-    def _with(self, seconds: float) -> list[float]:
-        """What was spent, and so many seconds more in this epoch."""
+        if not self._epoch:
+            return list(self._past)
         missing = [0.0] * (self._number + 1 - len(self._past))
         spent = [*self._past, *missing]
-        spent[self._number] += seconds
+        spent[self._number] += statistics.median(self._epoch) * len(self._epoch)
         return spent
 
     @property
@@ -90,6 +85,37 @@ class Timer:
 
     def per_step(self) -> float:
         return self.seconds / max(self.updates, 1)
+
+
+@dataclass
+class Tally:
+    """What a run counts; checkpoints save it, and a resumed run goes on counting.
+
+    Args:
+        passes: passes over the model.
+        timer: seconds spent in updates.
+        skipped: updates that were not made because they were not finite.
+        planned: updates of the run as planned when it began.
+    """
+
+    passes: PassCount = field(default_factory=PassCount)
+    timer: Timer = field(default_factory=Timer)
+    skipped: int = 0
+    planned: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """The numbers to save."""
+        times = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates}
+        return asdict(self.passes) | times | {"skipped": self.skipped, "planned": self.planned}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Tally:
+        """A tally from what :meth:`state` gave; numbers that were not saved are zero."""
+        passes = PassCount(
+            state.get("forward", 0), state.get("backward", 0), int(state.get("steps", 0))
+        )
+        timer = Timer(state.get("epoch_seconds", []), int(state.get("updates", 0)))
+        return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"))
 
 
 class CountingTask:
@@ -119,7 +145,7 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.loss_at(batch, delta)
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         self._count.forward += self._size(batch)
         return self._task.peek(batch, delta)
 

@@ -297,7 +297,7 @@ def test_a_run_killed_while_it_deletes_a_checkpoint_leaves_no_half_of_it(
 def test_going_on_from_an_earlier_checkpoint_deletes_no_later_one_at_the_start(copy: Path) -> None:
     for number in (2, 3):
         trainer = tiny_trainer(copy, save_total_limit=1)
-        trainer._settle(str(copy / f"checkpoint-{number}"))
+        trainer.advreg.checkpoints.settle(str(copy / f"checkpoint-{number}"))
         assert list(checkpoints(copy)) == [4, 3, 2][: 5 - number]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.checkpoint.state import checkpoints
-from advreg.hf.guards.nonfinite import NonFiniteLossError, Update, Withholding
+from advreg.hf.guards.nonfinite import NonFiniteGuard, NonFiniteLossError, Update
 from advreg.memory.deferred_check import LateCheck
 from advreg.methods import create
 from advreg.methods.base import StepReport
@@ -76,19 +76,19 @@ def test_a_fused_optimizer_leaves_weights_and_moments_alone_where_an_update_is_n
     name: str, loss: float, norm: float, slow: None
 ) -> None:
     optimizers, ends = [], []
-    for spoilt in (False, True):
+    for has_nonfinite in (False, True):
         weight = nn.Parameter(torch.tensor([1.0, -2.0]))
         optimizer = FUSED[name]([weight])
-        assert Withholding.is_known_to(optimizer)
-        withholding = Withholding(optimizer)
+        assert NonFiniteGuard.supports(optimizer)
+        guard = NonFiniteGuard(optimizer)
         for number in range(4):
-            if number == 2 and spoilt:
+            if number == 2 and has_nonfinite:
                 weight.grad = torch.tensor([torch.nan, 1.0])
-                withholding.put(update_of(loss), torch.tensor(norm))
+                guard.check(update_of(loss), torch.tensor(norm))
                 optimizer.step()
-                withholding._late = Slow()  # nobody asks
+                guard._late = Slow()  # nobody asks
             weight.grad = torch.tensor([0.5, number - 1.0])
-            withholding.put(update_of(1.0), torch.tensor(1.0))
+            guard.check(update_of(1.0), torch.tensor(1.0))
             optimizer.step()
         optimizers.append(optimizer)
         ends.append({"weight": weight.detach(), **optimizer.state[weight]})
@@ -97,12 +97,12 @@ def test_a_fused_optimizer_leaves_weights_and_moments_alone_where_an_update_is_n
 
 
 def test_an_optimizer_that_knows_no_flag_is_not_asked_to_withhold() -> None:
-    assert not Withholding.is_known_to(
+    assert not NonFiniteGuard.supports(
         torch.optim.AdamW([nn.Parameter(torch.ones(1))], fused=False)
     )
-    assert not Withholding.is_known_to(torch.optim.Adafactor([nn.Parameter(torch.ones(1))]))
+    assert not NonFiniteGuard.supports(torch.optim.Adafactor([nn.Parameter(torch.ones(1))]))
     foreign = type("Foreign", (torch.optim.AdamW,), {"__module__": "elsewhere"})
-    assert not Withholding.is_known_to(foreign([nn.Parameter(torch.ones(1))], fused=True))
+    assert not NonFiniteGuard.supports(foreign([nn.Parameter(torch.ones(1))], fused=True))
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.0])
@@ -166,7 +166,7 @@ def test_the_optimizer_is_given_back_without_a_flag(slow: None, tmp_path: Path) 
                 trainer.train()
         else:
             trainer.train()
-        assert Withholding.is_known_to(trainer.optimizer.optimizer)
+        assert NonFiniteGuard.supports(trainer.optimizer.optimizer)
         assert not hasattr(trainer.optimizer.optimizer, "found_inf")
 
 
@@ -197,4 +197,5 @@ def test_the_first_loss_that_is_not_finite_is_named_before_the_norm() -> None:
         match=r"the loss is inf at step 7 \(epoch 2\), sample ids \[8, 9\]: task",
     ):
         update.refuse(torch.tensor(torch.nan))
-    assert [float(each.loss) for each in update.finite_reports()] == [1.0]
+    update.drop_nonfinite()
+    assert [float(each.loss) for _, each in update.reports] == [1.0]

@@ -10,9 +10,10 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -24,15 +25,19 @@ from transformers.trainer_utils import SaveStrategy
 
 from advreg.hf.checkpoint.deepspeed import require_readable
 from advreg.hf.checkpoint.manifest import STAGING, is_foreign, new_token, publish, seal, token_of
-from advreg.hf.checkpoint.ranks import first_decides
+from advreg.hf.checkpoint.ranks import first_decides, method_files
 from advreg.hf.checkpoint.state import (
     CheckpointError,
     checkpoints,
     last_whole_checkpoint,
+    load_method,
     require_whole,
     rotate,
+    save_method,
     step_of,
 )
+from advreg.hf.components.component import Component
+from advreg.hf.counting import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -43,30 +48,44 @@ _FAILED_WRITES = (
 
 _CONVERSIONS = "_weight_conversions"  # of a model: what save_pretrained renames and splits
 
-_Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
+@dataclass(eq=False)
+class CheckpointWriter(Component):
+    """Writes sealed checkpoints and resumes from them; see :mod:`advreg.hf.checkpoint.manifest`."""
 
-class SavingMixin(_Any):  # type: ignore[misc]
-    """A Trainer whose checkpoints are sealed; see :mod:`advreg.hf.checkpoint.manifest`."""
+    hooks: ClassVar[tuple[str, ...]] = (
+        "_load_from_checkpoint",
+        "_load_optimizer_and_scheduler",
+        "_load_rng_state",
+        "_load_best_model",
+        "_get_output_dir",
+        "_push_from_checkpoint",
+        "_save_checkpoint",
+        "_save_optimizer_and_scheduler",
+        "save_model",
+    )
 
-    _staged = False  # is a checkpoint being written?
-    _run = ""  # token of the run
-    _since = 0  # step from which on checkpoints in the folder are the run's
+    begins_empty: bool = False  # does a resumed run begin with an empty memory?
+    _staged: bool = False  # is a checkpoint being written?
+    _run: str = ""  # token of the run
+    _since: int = 0  # step from which on checkpoints in the folder are the run's
 
-    def _settle(self, given: str | bool | None) -> str | None:
-        """The checkpoint to go on from, known to be whole; what a run that was killed in a save
-        left is cleared.
+    def settle(self, given: str | bool | None) -> str | None:
+        """The checkpoint to resume from, after a check of all its files; clears what a run that was
+        killed during a save left.
         """
-        output = Path(self.args.output_dir)
-        if self.args.should_save:
+        trainer = self.trainer
+        output = Path(trainer.args.output_dir)
+        if trainer.args.should_save:
             shutil.rmtree(output / STAGING, ignore_errors=True)
         self._run, self._since = new_token(), 0
+        remembers = self.method.memory is not None
         checkpoint = first_decides(
-            lambda: _whole(given, output, self.is_deepspeed_enabled, self.method.remembers)
+            lambda: _whole(given, output, trainer.is_deepspeed_enabled, remembers)
         )
         if checkpoint is None:
             return None
-        if self.args.should_save:
+        if trainer.args.should_save:
             self._rotate_behind(checkpoint)
         if not is_foreign(checkpoint):
             self._run = token_of(checkpoint)
@@ -83,96 +102,123 @@ class SavingMixin(_Any):  # type: ignore[misc]
         best = TrainerState.load_from_json(
             str(checkpoint / TRAINER_STATE_NAME)
         ).best_model_checkpoint
-        rotate(run, self.args.save_total_limit, later | {Path(best or checkpoint)})
+        rotate(run, self.trainer.args.save_total_limit, later | {Path(best or checkpoint)})
 
-    # ---- what the Trainer reads is unpickled with weights_only; an error of that is worded for
-    # users
+    # ---- loading: the Trainer unpickles with weights_only, and errors of that get another text
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
         with _worded(f"the weights in {resume_from_checkpoint}"):
-            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+            self.own._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self._load_method(Path(checkpoint))
         with _worded(f"optimizer.pt or scheduler.pt in {checkpoint}"):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            self.own._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_method(self, checkpoint: Path) -> None:
+        """What the method remembers, and what the run has counted."""
+        args = self.trainer.args
+        saved = load_method(self.method, checkpoint, args.process_index, args.world_size)
+        before = len(method_files(checkpoint))
+        if before not in (0, args.world_size) and self.trainer.is_world_process_zero():
+            logger.warning(
+                "%s was saved by %d processes and is resumed by %d: cached perturbations went "
+                "to the processes "
+                "their samples belong to now; what is left of an epoch that had begun comes in "
+                "another order",
+                checkpoint.name,
+                before,
+                args.world_size,
+            )
+        self.begins_empty = not saved
+        self.attached.tally = Tally.restored(saved)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _worded(f"rng_state.pth in {checkpoint}"):
-            super()._load_rng_state(checkpoint)
+            self.own._load_rng_state(checkpoint)
 
     def _load_best_model(self) -> None:
-        if self.is_deepspeed_enabled:
-            first_decides(lambda: require_readable(Path(self.state.best_model_checkpoint), True))
-        super()._load_best_model()
+        if self.trainer.is_deepspeed_enabled:
+            best = Path(self.trainer.state.best_model_checkpoint)
+            first_decides(lambda: require_readable(best, True))
+        self.own._load_best_model()
 
     # ---- saving
 
     def _get_output_dir(self, trial: Any) -> str:
-        folder: str = super()._get_output_dir(trial)
+        folder: str = self.own._get_output_dir(trial)
         return os.path.join(folder, STAGING) if self._staged else folder
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if not self._staged:  # else it has not got its name yet
-            super()._push_from_checkpoint(checkpoint_folder)
+        if not self._staged:  # else it does not have its name yet
+            self.own._push_from_checkpoint(checkpoint_folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save, seal, rename, and only then drop older ones. A save that fails costs that save, not
-        the run.
+        """Save, seal, rename, and only then delete older ones. A save that fails does not end the
+        run.
 
-        Of many processes each writes its files; one that cannot fails the save of all.
+        Each process writes its own files; one that cannot fails the save of all.
         """
-        best = self.state.best_model_checkpoint
+        trainer = self.trainer
+        best = trainer.state.best_model_checkpoint
         run = Path(self._get_output_dir(trial))
-        folder = run / f"checkpoint-{self.state.global_step}"
-        failure = _failure(lambda: self._write(model, trial))
-        failed = self._processes_that(failure is not None)
+        folder = run / f"checkpoint-{trainer.state.global_step}"
+        failure = _failure(lambda: self.write(model, trial))
+        failed = self._count(failure is not None)
         if not failed:
             failure = _failure(lambda: self._publish(run / STAGING / folder.name, folder))
-            failed = self._processes_that(failure is not None)
+            failed = self._count(failure is not None)
         if failed:
-            if self.args.should_save:
+            if trainer.args.should_save:
                 shutil.rmtree(run / STAGING, ignore_errors=True)
-            self.state.best_model_checkpoint = best  # not the folder that is gone
+            trainer.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
                 "could not save %s (%s); training goes on and earlier checkpoints are kept. Free "
                 "some space, or set "
                 "save_total_limit",
                 folder.name,
                 failure
-                or f"{failed} of {self.args.world_size} processes could not write their part",
+                or f"{failed} of {trainer.args.world_size} processes could not write their part",
             )
             return
-        if self.args.push_to_hub:
+        if trainer.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
 
-    def _write(self, model: nn.Module, trial: Any) -> None:
+    def write(self, model: nn.Module, trial: Any) -> None:
+        """Write this process's files of a checkpoint under a temporary name."""
         self._staged = True
         try:
-            with _own_names(self.model):
-                super()._save_checkpoint(model, trial)
+            with _own_names(self.trainer.model):
+                self.own._save_checkpoint(model, trial)
         finally:
             self._staged = False
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The stock one; in a checkpoint it fails for all processes, which wait for each other in
-        what comes next.
+        """The trainer's own; in a checkpoint it fails for all processes, which wait for each other
+        in what comes next.
         """
-        save = partial(super().save_model, output_dir, _internal_call)
+        save = partial(self.own.save_model, output_dir, _internal_call)
         if not self._staged:
             save()
             return
         failure = _failure(save)
-        if self._processes_that(failure is not None):
+        if self._count(failure is not None):
             raise failure or OSError("another process could not write the weights")
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """The stock one; DeepSpeed's processes wait for each other in it, so that one that fails
-        ends the run.
+        """The trainer's own, and what the method remembers.
+
+        Under DeepSpeed a failure ends the run: its processes wait for each other here.
         """
-        failure = _failure(partial(super()._save_optimizer_and_scheduler, output_dir))
+        trainer = self.trainer
+        failure = _failure(partial(self.own._save_optimizer_and_scheduler, output_dir))
         if failure is None:
+            process = trainer.args.process_index, trainer.args.world_size
+            tally = self.tally.state()
+            save_method(self.method, Path(output_dir), tally, *process)
             return
-        if self.is_deepspeed_enabled and self.args.world_size > 1:
+        if trainer.is_deepspeed_enabled and trainer.args.world_size > 1:
             raise CheckpointError(
                 f"this process could not write its part of {Path(output_dir).name} ({failure}), "
                 "for which the others "
@@ -181,16 +227,17 @@ class SavingMixin(_Any):  # type: ignore[misc]
         raise failure
 
     def _publish(self, staged: Path, folder: Path) -> None:
+        args, state = self.trainer.args, self.trainer.state
         best = self._best_checkpoint(staged, folder)
-        is_news = best != self.state.best_model_checkpoint
-        self.state.best_model_checkpoint = best
-        if self.args.should_save:
+        is_news = best != state.best_model_checkpoint
+        state.best_model_checkpoint = best
+        if args.should_save:
             if is_news:
-                self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
+                state.save_to_json(str(staged / TRAINER_STATE_NAME))
             seal(staged, self._run, self._since)
             publish(staged, folder)
-            keep = {folder, Path(self.state.best_model_checkpoint or folder)}
-            rotate(folder.parent, self.args.save_total_limit, keep)
+            keep = {folder, Path(state.best_model_checkpoint or folder)}
+            rotate(folder.parent, args.save_total_limit, keep)
 
     def _best_checkpoint(self, staged: Path, folder: Path) -> str | None:
         """The best checkpoint by its own name, which the stock Trainer looks for where this one is
@@ -199,28 +246,26 @@ class SavingMixin(_Any):  # type: ignore[misc]
         It may be an earlier one: an evaluation after a save finds that the saved weights are the
         best so far.
         """
-        told: str | None = self.state.best_model_checkpoint
-        if told == str(staged):
+        state = self.trainer.state
+        recorded: str | None = state.best_model_checkpoint
+        if recorded == str(staged):
             return str(folder)
-        is_kept = self.args.save_strategy in (
+        is_kept = self.trainer.args.save_strategy in (
             SaveStrategy.STEPS,
             SaveStrategy.EPOCH,
             SaveStrategy.BEST,
         )
-        earlier = folder.parent / f"checkpoint-{self.state.best_global_step}"
-        return (
-            str(earlier) if is_kept and self.state.best_global_step and earlier.is_dir() else told
-        )
+        earlier = folder.parent / f"checkpoint-{state.best_global_step}"
+        has_earlier = is_kept and state.best_global_step and earlier.is_dir()
+        return str(earlier) if has_earlier else recorded
 
-    def _processes_that(self, are: bool) -> int:
-        """How many processes say so; each waits for all."""
-        if self.args.world_size == 1:
-            return int(are)
-        return int(
-            self.accelerator.gather(
-                torch.tensor([are], device=self.args.device, dtype=torch.int64)
-            ).sum()
-        )
+    def _count(self, is_here: bool) -> int:
+        """The number of processes where it is so; each waits for all."""
+        args = self.trainer.args
+        if args.world_size == 1:
+            return int(is_here)
+        flag = torch.tensor([is_here], device=args.device, dtype=torch.int64)
+        return int(self.trainer.accelerator.gather(flag).sum())
 
 
 def _whole(

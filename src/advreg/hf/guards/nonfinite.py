@@ -1,5 +1,5 @@
-"""Is an update finite? Asked without making the host wait for the GPU where the optimizer can
-withhold an update.
+"""Detecting updates that are not finite, without a wait for the GPU where the optimizer can skip
+an update itself.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class NonFiniteLossError(FloatingPointError):
 
 @dataclass
 class Update:
-    """An update of the weights that is being made.
+    """An update of the weights in the making.
 
     Args:
-        step: updates before it.
-        epoch: the one it belongs to.
-        taken: those of its micro-batches that a step was made on.
-        reports: of these steps, with their micro-batches.
-        spoilt: is something of it not finite?
+        step: the number of updates before it.
+        epoch: its epoch.
+        taken: its micro-batches so far.
+        reports: what each step reported, with its micro-batch.
+        has_nonfinite: whether a loss or a gradient of it is not finite.
     """
 
     step: int = 0
     epoch: int = 0
     taken: list[dict[str, Any]] = field(default_factory=list)
     reports: list[tuple[Batch, StepReport]] = field(default_factory=list)
-    spoilt: bool = False
+    has_nonfinite: bool = False
 
     def place(self, *batches: Batch) -> str:
-        """Where a user finds it, for an error."""
+        """Step, epoch and sample ids, for an error."""
         found = [batch.get(SAMPLE_ID, ()) for batch in batches]
         ids = [
             number
@@ -57,20 +57,18 @@ class Update:
         losses = [report.loss for _, report in self.reports]
         return torch.stack(losses).isfinite().all() if losses else torch.tensor(True)
 
-    def finite_reports(self) -> list[StepReport]:
-        """Those of the steps whose loss is finite."""
-        if bool(self.losses_are_finite()):  # the host waits once, not for each
-            return [report for _, report in self.reports]
-        return [report for _, report in self.reports if bool(report.loss.isfinite())]
+    def drop_nonfinite(self) -> None:
+        """Mark the update as one to skip, and drop the reports whose loss is not finite."""
+        self.has_nonfinite = True
+        if not bool(self.losses_are_finite()):  # one wait for the device, not one for each report
+            self.reports = [kept for kept in self.reports if bool(kept[1].loss.isfinite())]
 
     def refuse_replay(self, batch: Batch) -> None:
-        """Raise what stops the run, of a gradient between two replays of a batch."""
+        """Raise the error for a gradient between two replays of a batch."""
         raise NonFiniteLossError(f"{REPLAY} ({self.place(batch)})")
 
     def refuse(self, norm: Tensor | float | None) -> None:
-        """Raise what stops the run: of the first loss that is not finite, or of the gradient's
-        norm.
-        """
+        """Raise the error for the first loss that is not finite, or for the gradient's norm."""
         for batch, report in self.reports:
             if not bool(report.loss.isfinite()):
                 raise NonFiniteLossError(
@@ -88,16 +86,15 @@ class Update:
         )
 
 
-class Withholding:
-    """Has an optimizer withhold the updates that are not finite, and hears of one when the next is
-    due.
+class NonFiniteGuard:
+    """Makes an optimizer skip updates that are not finite, and raises the error one update later.
 
-    To look at a gradient's norm the host must wait for all that is queued on the GPU, which then
-    waits for the host. A fused optimizer takes a flag that lives on the GPU: where it is set,
-    neither weights nor moments change. It is the one that a loss scaler sets in fp16.
+    To read a gradient's norm, the host must wait for all that is queued on the GPU, which then
+    waits for the host. A fused optimizer takes a flag that stays on the GPU, ``found_inf``: where
+    it is set, neither weights nor moments change. A loss scaler sets the same flag in fp16.
 
     Args:
-        optimizer: one that :meth:`is_known_to`.
+        optimizer: one that :meth:`supports` accepts.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -105,29 +102,27 @@ class Withholding:
         self._late = LateCheck()
 
     @staticmethod
-    def is_known_to(optimizer: Any) -> bool:
-        """Does a flag keep it from its update? Of others than torch's own nobody knows what they
-        make of one.
-        """
+    def supports(optimizer: Any) -> bool:
+        """Whether an optimizer reads ``found_inf``. Only those of torch itself are trusted."""
         is_own = type(optimizer).__module__.startswith("torch.optim.")
         return is_own and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
-    def put(self, update: Update, norm: Tensor) -> None:
-        """Let the optimizer make an update if it is finite; complain of the one before, if that was
+    def check(self, update: Update, norm: Tensor) -> None:
+        """Let the optimizer make an update if it is finite; raise an error if the one before was
         not.
         """
         self._guard(update.losses_are_finite() & norm.isfinite(), partial(update.refuse, norm))
 
-    def put_replay(self, update: Update, norm: Tensor) -> None:
-        """The same for what FreeAT does between two replays of the batch at hand."""
+    def check_replay(self, update: Update, norm: Tensor) -> None:
+        """The same for FreeAT's update between two replays of the batch at hand."""
         self._guard(norm.isfinite(), partial(update.refuse_replay, update.taken[-1]))
 
-    def _guard(self, fine: Tensor, complain: Callable[[], None]) -> None:
-        self._optimizer.found_inf = (~fine).float()
-        self._late.put(fine, complain)
+    def _guard(self, is_finite: Tensor, raise_error: Callable[[], None]) -> None:
+        self._optimizer.found_inf = (~is_finite).float()
+        self._late.put(is_finite, raise_error)
 
     def settle(self) -> None:
-        """Complain of the last update now, if it was not finite."""
+        """Raise the error of the last update now, if it was not finite."""
         self._late.settle()
 
     def release(self) -> None:
@@ -136,7 +131,7 @@ class Withholding:
 
 
 def is_finite(update: Update, norm: Tensor | float | None) -> bool:
-    """Waits for the answer. A norm of None was not told, or is not to be looked at."""
+    """Whether losses and norm are finite; waits for the device. A norm of None is not checked."""
     return bool(update.losses_are_finite()) and (norm is None or math.isfinite(norm))
 
 

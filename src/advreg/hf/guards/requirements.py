@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import IterableDataset
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
+from advreg.hf.checkpoint.deepspeed import refuse_deepspeed
 from advreg.hf.guards.capability import refusal
+from advreg.hf.view.dropout import has_dropout
 from advreg.hf.view.injection import bare
-from advreg.methods.base import Need
+from advreg.methods.base import Method, Need
 
 _PARALLELISM = {"tp": "tensor", "cp": "context", "sp": "sequence"}
 _OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "ForPreTraining")
@@ -19,25 +21,78 @@ _OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "ForPreTraining")
 Lack = tuple[Need, str, str]  # what is lacking, the reason, a remedy
 
 
-def require(trainer: Any) -> None:
-    """Refuse the first thing that the trainer's method needs and does not find.
+def require(trainer: Trainer, method: Method) -> None:
+    """Refuse the first thing that a method needs and a trainer does not have.
 
     Raises:
         UnsupportedError: with the reason, a remedy if there is one, and the methods that work.
     """
     for need, reason, remedy in _lacks(trainer):
-        if need in trainer.method.needs:
+        if need in method.info.needs:
             raise refusal(need, reason, remedy)
 
 
-def _lacks(trainer: Any) -> Iterator[Lack]:
+def require_arguments(args: TrainingArguments, method: Method, on_non_finite: str) -> None:
+    """Refuse arguments that only the stock step can train with."""
+    if on_non_finite == "skip" and args.world_size > 1:
+        raise ValueError(
+            "on_non_finite must be 'stop' with several processes, got 'skip' with "
+            f"{args.world_size}: one "
+            "that skips would leave the others waiting for its gradient"
+        )
+    if not method.info.needs:
+        return
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"advreg trains on one GPU per process, got a process with {args.n_gpu}; "
+            "launch with torchrun or "
+            "accelerate, or set CUDA_VISIBLE_DEVICES to one GPU"
+        )
+    if "lomo" in str(args.optim).lower():
+        raise ValueError(
+            f"optim must be an optimizer with a step of its own, got {args.optim}, which "
+            "updates the weights "
+            "inside the backward pass; choose adamw_torch or another"
+        )
+
+
+def require_sharding(trainer: Trainer, method: Method, on_non_finite: str) -> None:
+    """Refuse ways to spread the weights over processes that this method or these settings cannot
+    train with.
+    """
+    if not method.info.needs:
+        return
+    if trainer.is_deepspeed_enabled:
+        plugin = trainer.accelerator.state.deepspeed_plugin
+        refuse_deepspeed(plugin.deepspeed_config, method, trainer.args, on_non_finite)
+    if not trainer.is_fsdp_enabled:
+        return
+    if not trainer.accelerator.is_fsdp2:
+        raise ValueError(
+            "fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent"
+        )
+    for constraint in method.constraints():
+        if constraint.kind == "whole_weights":
+            raise ValueError(
+                f"{constraint.option} of {method.info.name} must be off under FSDP: "
+                f"{constraint.why}; turn it off, or train under DDP"
+            )
+    if trainer.args.fp16:
+        raise ValueError(
+            "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process "
+            "that repeats alone "
+            "would wait for ever; train in bf16"
+        )
+
+
+def _lacks(trainer: Trainer) -> Iterator[Lack]:
     yield from _of_arguments(trainer)
     yield from _of_model(bare(trainer.model))
     yield from _of_data(getattr(trainer.train_dataset, "samples", trainer.train_dataset))
     yield from _of_collator(trainer)
 
 
-def _of_arguments(trainer: Any) -> Iterator[Lack]:
+def _of_arguments(trainer: Trainer) -> Iterator[Lack]:
     for short, name in _PARALLELISM.items():
         size = getattr(trainer, f"get_{short}_size", lambda: 1)()
         if size > 1:
@@ -78,6 +133,12 @@ def _of_model(core: Any) -> Iterator[Lack]:
             f"{name} is not a PreTrainedModel, so what it predicts is not known",
             "",
         )
+    if not has_dropout(core):
+        yield (
+            "dropout",
+            "the model drops nothing, so two passes would predict the same",
+            "set a dropout above 0 in its config (Llama-like models have attention_dropout)",
+        )
     if name.endswith(_OTHER_HEADS):
         yield "predictions", f"the head of {name} has no single tensor `logits` to compare", ""
 
@@ -88,7 +149,7 @@ def _of_data(data: Any) -> Iterator[Lack]:
         yield "ids", reason, "load it whole"
 
 
-def _of_collator(trainer: Any) -> Iterator[Lack]:
+def _of_collator(trainer: Trainer) -> Iterator[Lack]:
     collator = trainer.data_collator
     flattens = isinstance(getattr(collator, "collator", collator), DataCollatorWithFlattening)
     if flattens or getattr(collator, "padding_free", False):

@@ -332,10 +332,7 @@ class TokenBudgetMixin(AdversarialMixin):
 
     def __init__(self, *args: Any, batches: TokenBatches, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.batches = batches
-
-    def get_train_dataloader(self) -> Any:
-        return self._loader(self.batches)
+        self.batches = self.advreg.samples.batches = batches
 
 
 class TokenBudgetTrainer(TokenBudgetMixin, AdversarialSeq2SeqTrainer):

@@ -15,14 +15,15 @@ import transformers
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from advreg.hf.attach import OnNonFinite
 from advreg.hf.checkpoint.ranks import first_decides, process_count
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.patches.compile_layers import compile_layers
-from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
+from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.health import forget_peak, save_health
-from advreg.methods.base import Method
+from advreg.methods.base import Method, memory_bytes
 
 Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
 OnStep = Callable[[int, int, Mapping[str, float]], None]
@@ -92,7 +93,7 @@ class Result:
             epoch_seconds=trainer.timer.epochs,
             steps=trainer.state.global_step,
             passes=trainer.passes.per_step(),
-            memory_bytes=trainer.method.memory_bytes,
+            memory_bytes=memory_bytes(trainer.method),
             skipped=trainer.skipped,
             **own,
         )
@@ -105,7 +106,7 @@ def fine_tune(job: Job, on_step: OnStep | None = None, resume: bool = False) -> 
     With ``resume`` the run goes on from its last whole checkpoint, if there is one, and ends
     exactly as if it had never stopped.
     """
-    trainer = make_trainer(job)
+    trainer: Any = make_trainer(job)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
     forget_peak()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from advreg.core.progress import Progress
 from advreg.core.shard import Shard
+from advreg.hf.attach import OnNonFinite
 from advreg.hf.checkpoint.ranks import first_decides, process_count
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.patches.compile_layers import compile_layers, not_compiled
 from advreg.hf.survey import survey, to_device
-from advreg.hf.trainer import AdversarialTrainer, OnNonFinite
+from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.arguments import training_arguments
@@ -252,15 +252,21 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
             site=job.site,
             on_non_finite=job.on_non_finite,
         )
+        if job.neighbours is not None:
+            self.advreg.samples.vectors = partial(self._other_vectors, job.neighbours)
 
-    def _refuse_sharding(self) -> None:
-        super()._refuse_sharding()
-        if self.is_fsdp_enabled:
+    def _other_vectors(self, neighbours: Path, corpus: Corpus) -> dict[str, Tensor]:
+        collator, streams = self.advreg.samples.collator(), tuple(corpus.vectors)
+        return other_vectors(neighbours, self.train_dataset, collator, streams, corpus.shard)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        if self.method.info.needs and self.is_fsdp_enabled:
             raise ValueError(
                 "fsdp must be off for translation: one process decodes at a validation, and needs "
                 "all weights; train "
                 "under DDP"
             )
+        return super().train(*args, **kwargs)
 
     def evaluate(
         self,
@@ -294,16 +300,6 @@ class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):
         if self.is_world_process_zero():
             self.snapshots.take(self.model, self.state.global_step, found[job.judge])
         return metrics
-
-    def _survey(self, progress: Progress) -> Corpus:
-        corpus = super()._survey(progress)
-        if self.job.neighbours is None:
-            return corpus
-        collator, streams = self._collator(), tuple(corpus.vectors)
-        vectors = other_vectors(
-            self.job.neighbours, self.train_dataset, collator, streams, corpus.shard
-        )
-        return dataclasses.replace(corpus, vectors=vectors)
 
 
 def other_vectors(

@@ -16,7 +16,7 @@ from advreg.lab.tasks.corpora import CORPORA
 from advreg.lab.tasks.parallel import TRANSLATION
 from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import Method, create, describe, preset, registry
-from advreg.methods.base import suggest
+from advreg.methods.base import suggest, validate
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset
 
@@ -107,7 +107,7 @@ class RunSettings(ABC):
     def require(self, samples: int) -> None:
         """Refuse methods that so many training samples or this machine do not allow."""
         for name in self.methods:
-            self.method(name).require(samples)
+            validate(self.method(name), samples)
 
     @abstractmethod
     def _check_numbers(self) -> None: ...
