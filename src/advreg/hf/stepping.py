@@ -20,7 +20,8 @@ from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update, Withh
 from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.view import ITEMS, SAMPLE_ID, HFModelView
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
+from advreg.hf.view.view import HFModelView
 from advreg.methods.base import Batch, ModelView, StepReport
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
@@ -60,7 +61,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         self._update.taken.append(inputs)
         if not self.method.needs:
             return self._stock_step(model, inputs, num_items_in_batch)
-        self.task.wrapped = model
+        self.task.train_through(model)
         try:
             with self._kept_in_training_mode(model):
                 return self._method_step(model, inputs, num_items_in_batch)
@@ -101,7 +102,6 @@ class SteppingMixin(_Any):  # type: ignore[misc]
 
     def _method_step(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         """The method's step; again, in two passes, if the fused pass needed too much memory."""
-        self.task.has_fused = False
         try:
             return self._single_step(model, inputs, items)
         except torch.OutOfMemoryError:

@@ -493,7 +493,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         if not self.method.needs:
             self._warn_of_ignored_items()
             return
-        self.task.wrapped = self.model_wrapped  # its hooks are on before a pass is compiled
+        self.task.train_through(self.model_wrapped)  # installs hooks before a pass is compiled
         for concern in (
             self.method.concerns(self.state.num_train_epochs)
             if self.is_world_process_zero()
