@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
 from advreg.hf.patches.compile_layers import compile_layers
-from advreg.hf.patches.layerdrop import draws_in_vain, layers_kept
+from advreg.hf.patches.layerdrop import has_disabled_layerdrop, layers_kept
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries, report_steps
@@ -108,7 +108,9 @@ def bare_loop(turn: Turn, device: torch.device) -> float:
         compile_layers(model)
     called = torch.compile(model) if turn.compiled == "whole" else model
     layers = (
-        layers_kept if turn.compiled == "whole" and draws_in_vain(model) else contextlib.nullcontext
+        layers_kept
+        if turn.compiled == "whole" and has_disabled_layerdrop(model)
+        else contextlib.nullcontext
     )
     begun, tokens = 0.0, 0
     for number, group in enumerate(accumulated(batches_of(job), turn.accumulated)):

@@ -20,6 +20,8 @@ from advreg.core import ball
 from advreg.core.schedule import Clock
 from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
+from advreg.hf.view.passes import Passes
+from advreg.hf.view.streams import Streams
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
 from advreg.methods import Method, Step, StepReport
@@ -293,9 +295,9 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
     can be compared.
     """
     known: list[tuple[Tensor, str, Tensor]] = []
-    masks = HFModelView.masks
+    masks = Streams.masks
 
-    def masks_noted(self: HFModelView, batch: Batch) -> dict[str, Tensor]:
+    def masks_noted(self: Streams, batch: Batch) -> dict[str, Tensor]:
         made = masks(self, batch)
         known.extend((made[stream], stream, ids) for stream, (ids, _) in self.tokens(batch).items())
         return made
@@ -317,7 +319,7 @@ def content_noise(patch: pytest.MonkeyPatch) -> None:
         ball.uniform_noise: lambda values, mask: rows(values, mask, False),
         ball.normal_noise: lambda values, mask, scale: scale * rows(values, mask, True),
     }
-    patch.setattr(HFModelView, "masks", masks_noted)
+    patch.setattr(Streams, "masks", masks_noted)
     for name, module in list(sys.modules.items()):
         if name.startswith("advreg"):
             for attribute, value in list(vars(module).items()):
@@ -362,10 +364,10 @@ class Copies:
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
-    """Make dropout a function of what it is applied to and of the copy in :meth:`HFModelView.pair`,
+    """Make dropout a function of what it is applied to and of the copy in :meth:`Passes.pair`,
     so that it follows a sample wherever a batch puts it. The model must be made by
     :func:`dropping`."""
-    copies, pair = Copies(), HFModelView.pair
+    copies, pair = Copies(), Passes.pair
     passes: list[int] = []  # of the pair under way
 
     def pair_noted(*args: Any, **ways: Any) -> Any:
@@ -388,9 +390,9 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         return pass_noted
 
     patch.setattr(torch.nn.functional, "dropout", copies.dropped)
-    patch.setattr(HFModelView, "pair", pair_noted)
-    for name in ("_train_pass", "_forward"):
-        patch.setattr(HFModelView, name, noted(getattr(HFModelView, name)))
+    patch.setattr(Passes, "pair", pair_noted)
+    for name in ("_trained", "_beside"):
+        patch.setattr(Passes, name, noted(getattr(Passes, name)))
     return copies
 
 

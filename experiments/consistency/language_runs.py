@@ -35,7 +35,7 @@ from translation_runs import bleu_counts
 from advreg import AdversarialTrainer
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.survey import to_device
-from advreg.hf.view.view import IGNORED
+from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.survey import to_device
-from advreg.hf.view.view import IGNORED
+from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.batching import Pairs, TokenBatches

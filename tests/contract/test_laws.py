@@ -577,7 +577,7 @@ def test_each_backward_follows_one_pass_through_the_wrapper(name: str, family: s
     method, task, batch = setting(name, family)
     for epoch in epochs_of(name):
         events: list[str] = []
-        task.wrapped = Wrapper(task.model, events)
+        task.train_through(Wrapper(task.model, events))
         step(method, task, batch, epoch=epoch, backward=heard(events))
         assert events
         assert events == ["forward", "backward"] * (len(events) // 2)
@@ -588,7 +588,7 @@ def test_gradients_are_exchanged_once_for_each_update_and_last_of_all(name: str)
     method, task, batch = setting(name, "bert")
     for epoch in epochs_of(name):
         wrapper = Exchanging(task.model, [])
-        task.wrapped = wrapper
+        task.train_through(wrapper)
         step(method, task, batch, epoch=epoch, backward=wrapper.backward)
         told = [event for event in wrapper.events if event != "forward"]
         updates = method.options().get("replays", 1)
@@ -601,10 +601,10 @@ def counted(method: Method, task: HFModelView, batch: Batch, epoch: int) -> tupl
     differentiate.
     """
     events: list[str] = []
-    plain: Callable[..., Any] = HFModelView.gradient
+    plain: Callable[..., Any] = task.gradient
     task.gradient = lambda objective, delta: (
         events.append("gradient"),
-        plain(task, objective, delta),
+        plain(objective, delta),
     )[1]  # type: ignore[method-assign]
     with watched(task.model) as passes:
         step(method, task, batch, epoch=epoch, backward=heard(events))

@@ -22,7 +22,8 @@ from advreg.hf.patches.mask_sync import PADDED, padding_of
 from advreg.hf.survey import survey, to_device
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.head import IGNORED, cross_entropy
-from advreg.hf.view.view import SAMPLE_ID, HFModelView
+from advreg.hf.view.inputs import SAMPLE_ID
+from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.memory.cache import PerturbationCache

@@ -106,10 +106,14 @@ class Compiled:
     has become.
     """
 
-    def __init__(self, family: str, backend: str = "aot_eager", **settings: Any) -> None:
+    def __init__(
+        self, family: str, backend: str = "aot_eager", half: bool = False, **settings: Any
+    ) -> None:
         self.graphs = CompileCounterWithBackend(backend)
-        self.eager = HFModelView(exact(family, **settings))
-        self.task = HFModelView(torch.compile(exact(family, **settings), backend=self.graphs))
+        self.eager = HFModelView(exact(family, **settings), half=half)
+        self.task = HFModelView(
+            torch.compile(exact(family, **settings), backend=self.graphs), half=half
+        )
 
     @property
     def count(self) -> int:
@@ -317,10 +321,10 @@ def test_a_model_that_was_traced_before_its_hooks_came_is_not_trained_without_th
 def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
     pair, batch = Compiled("bert", "eager"), batch_of("bert")
     task = pair.task
-    inputs = task.inputs(batch)
+    inputs = task.inputs.without_labels(batch)
     with (
         pytest.raises(InjectionError, match="was called 2 times"),
-        task.injection.adding(noise_of(task, batch)),
+        task.streams.injection.adding(noise_of(task, batch)),
     ):
         [task.wrapped(**inputs) for _ in range(2)]
     with pytest.raises(InjectionError, match="must have the embeddings' shape"):
@@ -462,20 +466,19 @@ def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it(
     """Whatever the length: graphs of varying lengths give up what they saved after one backward
     pass.
     """
-    pair = Compiled("bert")
+    pair = Compiled("bert", half=True)
     found = []
     for length in (10, 11, 12, 13):
         batch = batch_of("bert", pad_to=length)
         for task in (pair.task, pair.eager):
-            task.half = True
             point = noise_of(task, batch, 0.5).leaf()
             target = pair.eager.peek(batch).detach()
             objective = task.divergence(target, task.probe(batch, point), batch, "kl")
             found.append(
                 task.gradient(objective * 1e306, point).values["tokens"]
             )  # 2¹⁶ · 1e306 overflows
-            assert task._inner_scale < 2.0**16
-            task._inner_scale = 2.0**16
+            assert task.gradient.scale < 2.0**16
+            task.gradient.scale = 2.0**16
         assert torch.allclose(found[-2] / 1e306, found[-1] / 1e306, atol=1e-9)
         assert bool(torch.isfinite(found[-1]).all())
         assert bool(found[-1].any())

@@ -18,7 +18,8 @@ from advreg.core.shard import Shard
 from advreg.hf import survey as module
 from advreg.hf.data import IdCollator, Identified
 from advreg.hf.survey import mean_rows, survey, table_of, token_checksum
-from advreg.hf.view.view import HFModelView, decoder_inputs
+from advreg.hf.view.inputs import decoder_inputs
+from advreg.hf.view.view import HFModelView
 from observe import Padded, features_of
 from tiny_models import FAMILIES, tiny, tiny_batch
 

@@ -933,7 +933,7 @@ def test_ways_to_spread_the_weights_that_cannot_work_are_refused(
 def test_the_site_reaches_the_task(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, method_of("r3f"), given={"site": "block"})
     trainer.train()
-    assert trainer.task.injection.sites == {"tokens": trainer.model.bert.embeddings}
+    assert trainer.task.streams.injection.sites == {"tokens": trainer.model.bert.embeddings}
 
 
 # ---- in processes of their own

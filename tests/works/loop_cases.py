@@ -69,7 +69,7 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
     wrapped, optimizer, loader = accelerator.prepare(
         model, optimizer, loader_of(rows, collate, method)
     )
-    task.wrapped = wrapped
+    task.train_through(wrapped)
 
     def update() -> None:
         optimizer.step()

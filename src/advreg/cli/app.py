@@ -50,8 +50,8 @@ def user_errors() -> tuple[type[BaseException], ...]:
 
     from advreg.hf.checkpoint.state import CheckpointError
     from advreg.hf.guards.nonfinite import NonFiniteLossError
+    from advreg.hf.view.gradient import CheckpointingError
     from advreg.hf.view.injection import InjectionError
-    from advreg.hf.view.view import CheckpointingError
     from advreg.lab.kinds.models import ModelError
     from advreg.records.sealed import RecordError
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from advreg.hf.patches.mask_sync import PADDED, padding_of
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.injection import bare
-from advreg.hf.view.view import SAMPLE_ID
+from advreg.hf.view.inputs import SAMPLE_ID
 
 
 class Sized(Protocol):

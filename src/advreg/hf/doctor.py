@@ -13,9 +13,10 @@ from torch import Tensor
 
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.perturbation import Perturbation
+from advreg.hf.view.gradient import CheckpointingError
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.injection import SURVIVES, InjectionError, bare, surviving_share
-from advreg.hf.view.view import CheckpointingError, HFModelView
+from advreg.hf.view.view import HFModelView
 from advreg.methods.base import Batch
 
 
@@ -51,7 +52,7 @@ def examine(
         return [Finding("model", "site", False, f"'{site}' cannot be hooked", str(error))]
     batch = batch if batch is not None else random_batch(model)
     try:
-        embeddings = task.look(batch)
+        embeddings = task.streams.embeddings(batch)
     except InjectionError as error:
         return [Finding("model", "hook fires", False, "not once per pass", str(error))]
     return list(_findings(task, batch, embeddings, Ball(radius)))
@@ -71,11 +72,11 @@ def _findings(
     zeros = task.zeros(batch)
     noise = ball.rescale(zeros.map(uniform_noise))
     for stream, embedding in embeddings.items():
-        module = type(task.injection.sites[stream]).__name__
+        module = type(task.streams.injection.sites[stream]).__name__
         yield Finding(
             stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}"
         )
-    with torch.no_grad(), task.evaluating():
+    with torch.no_grad(), task.modes.evaluating():
         clean = task.peek(batch)
         yield _zero_changes_nothing(clean, task.peek(batch, zeros))
         for stream in embeddings:

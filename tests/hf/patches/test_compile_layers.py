@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from advreg.core.divergence import divergence
 from advreg.hf.patches.compile_layers import compile_layers, compiled, layers_of, not_compiled
 from advreg.hf.view import head as heads
+from advreg.hf.view.calls import constant_parameters
 from advreg.hf.view.head import cross_entropy
 from advreg.hf.view.injection import is_compiled
-from advreg.hf.view.view import HFModelView, constant_parameters
+from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.methods import create
 from observe import batch_of, close, exact, gradients, step

@@ -111,12 +111,13 @@ def test_the_averaged_model_predicts_in_the_same_precision(accelerator: Accelera
 def test_a_user_s_loss_gets_widened_logits(accelerator: Accelerator) -> None:
     seen = []
 
-    def loss(logits: Tensor, batch: Any, items: Tensor) -> Tensor:
+    def loss(model: Any, inputs: Any, batch: Any, copies: int) -> Tensor:
+        logits = model(**inputs).logits
         seen.append(logits.dtype)
         return logits.sum()
 
     task, batch = (
-        HFModelView(prepared(accelerator, "marian"), loss_function=loss),
+        HFModelView(prepared(accelerator, "marian"), compute_loss=loss, means=False),
         batch_of("marian"),
     )
     task.loss(task.logits(batch), batch)

@@ -131,9 +131,9 @@ def test_hooks_are_there_during_a_pass_and_gone_after_it(family: str) -> None:
     task = HFModelView(model)
     delta = task.zeros(batch)
     before = hooks(model)
-    with task.injection.adding(delta):
+    with task.streams.injection.adding(delta):
         assert hooks(model) > before
-        model(**task.inputs(batch))
+        model(**task.inputs.without_labels(batch))
     assert hooks(model) == before
 
 
@@ -146,7 +146,7 @@ def test_hooks_are_gone_when_the_forward_pass_raises() -> None:
     broken = model.lm_head.register_forward_hook(
         lambda *_: (_ for _ in ()).throw(ZeroDivisionError())
     )
-    for call in (lambda: task.peek(batch, delta), lambda: task.look(batch)):
+    for call in (lambda: task.peek(batch, delta), lambda: task.streams.embeddings(batch)):
         with pytest.raises(ZeroDivisionError):
             call()
         assert hooks(model) == before + 1
@@ -162,8 +162,8 @@ def test_a_pass_that_is_left_out_or_made_twice_is_noticed() -> None:
         message = (
             rf"must enter once per pass, .* \(Embedding, site 'tokens'\) was called {passes} times"
         )
-        with pytest.raises(InjectionError, match=message), task.injection.adding(delta):
-            [model(**task.inputs(batch)) for _ in range(passes)]
+        with pytest.raises(InjectionError, match=message), task.streams.injection.adding(delta):
+            [model(**task.inputs.without_labels(batch)) for _ in range(passes)]
 
 
 def test_without_a_perturbation_nothing_is_hooked() -> None:
@@ -334,7 +334,7 @@ def test_the_model_is_found_inside_whatever_wraps_it() -> None:
 def test_a_cut_is_a_perturbation_by_minus_the_embedding(family: str) -> None:
     model, batch = tiny(family, dropout=0.0, dtype=torch.float64), tiny_batch(family)
     task = HFModelView(model)
-    masks, embeddings = task.masks(batch), task.look(batch)
+    masks, embeddings = task.masks(batch), task.streams.embeddings(batch)
     gone = {stream: mask & (torch.arange(mask.shape[1]) % 3 == 1) for stream, mask in masks.items()}
     values = {stream: -embeddings[stream] * gone[stream][..., None] for stream in gone}
     cut = task.peek(batch, Cut(gone))

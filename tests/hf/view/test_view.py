@@ -15,8 +15,10 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.core.perturbation import Perturbation
 from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.view.gradient import CheckpointingError
+from advreg.hf.view.inputs import decoder_inputs
 from advreg.hf.view.trained_pass import prediction_of
-from advreg.hf.view.view import CheckpointingError, HFModelView, decoder_inputs
+from advreg.hf.view.view import HFModelView
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, tiny, tiny_batch
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -195,17 +197,20 @@ def test_a_loss_belongs_to_the_pass_that_made_its_logits() -> None:
             task.loss(other, batch)
 
 
-def test_a_user_s_loss_gets_logits_batch_and_items() -> None:
+def test_a_user_s_loss_gets_logits_batch_and_copies() -> None:
     seen = []
-    task = HFModelView(
-        quiet("bert"), loss_function=lambda *given: seen.append(given) or given[0].sum()
-    )
+
+    def compute_loss(model: Any, inputs: Any, batch: Batch, copies: int) -> Tensor:
+        seen.append((model(**inputs).logits, batch, copies))
+        return seen[0][0].sum()
+
+    task = HFModelView(quiet("bert"), compute_loss=compute_loss)
     batch = tiny_batch("bert")
     logits = task.logits(batch)
     assert torch.equal(task.loss(logits, batch), logits.sum())
     assert seen[0][0] is logits
     assert seen[0][1] is batch
-    assert int(seen[0][2]) == 4
+    assert seen[0][2] == 1
 
 
 def test_a_model_without_logits_is_refused() -> None:
@@ -259,7 +264,7 @@ def test_only_the_pass_that_computes_the_loss_goes_through_the_wrapper() -> None
     task, rows = HFModelView(model), []
     wrapper = nn.Module()
     wrapper.forward = lambda **inputs: (rows.append(len(inputs["input_ids"])), model(**inputs))[1]  # type: ignore[method-assign]
-    task.wrapped = wrapper
+    task.train_through(wrapper)
     delta = noise_of(task, batch)
     task.pair(batch, delta)
     task.pair(batch, delta, fuse=False)
@@ -270,7 +275,7 @@ def test_only_the_pass_that_computes_the_loss_goes_through_the_wrapper() -> None
 
 def test_a_probe_of_a_model_that_is_not_compiled_is_a_look_at_it_and_counts_as_one_pass() -> None:
     task, batch, count = HFModelView(quiet("bert")), tiny_batch("bert"), PassCount()
-    task.wrapped = nn.Module()  # which has no forward: nothing may go through the wrapper
+    task.train_through(nn.Module())  # which has no forward: nothing may go through the wrapper
     delta = noise_of(task, batch)
     assert torch.equal(CountingTask(task, count).probe(batch, delta), task.peek(batch, delta))
     assert not torch.equal(task.probe(batch, delta), task.peek(batch))
@@ -364,7 +369,7 @@ def test_a_classifier_with_a_decoder_reads_the_text_twice() -> None:
 @every_family
 def test_nothing_is_perturbed_by_zeros_of_the_embeddings_shape(family: str) -> None:
     task, batch = HFModelView(quiet(family)), tiny_batch(family)
-    zeros, seen = task.zeros(batch), task.look(batch)
+    zeros, seen = task.zeros(batch), task.streams.embeddings(batch)
     assert set(zeros.values) == set(seen)
     for stream, value in zeros.values.items():
         assert value.shape == seen[stream].shape
@@ -452,18 +457,18 @@ def test_a_scale_that_overflows_backs_off_and_stays_lower() -> None:
     """2¹⁶ is infinite in float16, and so is 2¹² · 30; 2⁸ · 30 is not."""
     found, task = half_gradient(30.0, half=True)
     assert torch.equal(found, torch.full_like(found, 30.0))
-    assert task._inner_scale == 2.0**8
+    assert task.gradient.scale == 2.0**8
     found, task = half_gradient(
         float("inf"), half=True
     )  # no scale helps: it is handed on, not looped over for ever
     assert not bool(torch.isfinite(found).any())
-    assert task._inner_scale <= 1
+    assert task.gradient.scale <= 1
 
 
 def test_in_full_precision_the_objective_is_not_scaled() -> None:
     found, task = half_gradient(30.0, half=False)
     assert torch.equal(found, torch.full_like(found, 30.0))
-    assert task._inner_scale == 2.0**16
+    assert task.gradient.scale == 2.0**16
 
 
 def test_reentrant_checkpointing_that_starts_later_is_explained_when_it_fails() -> None:
@@ -539,10 +544,10 @@ def test_evaluating_gives_mixed_training_flags_back() -> None:
     model.get_encoder().layers[0].train()
     flags = [module.training for module in model.modules()]
     task = HFModelView(model)
-    with task.evaluating():
+    with task.modes.evaluating():
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == flags
-    with pytest.raises(ZeroDivisionError), task.evaluating():
+    with pytest.raises(ZeroDivisionError), task.modes.evaluating():
         raise ZeroDivisionError
     assert [module.training for module in model.modules()] == flags
 
@@ -564,7 +569,7 @@ def test_a_look_leaves_no_trace(family: str) -> None:
         ]
 
     before = state()
-    seen = task.look(batch)
+    seen = task.streams.embeddings(batch)
     assert state() == before
     assert all(value.dim() == 3 and not value.requires_grad for value in seen.values())
 
@@ -577,7 +582,7 @@ def test_a_look_gives_back_the_random_numbers_of_a_model_that_draws_when_it_is_e
     torch.manual_seed(3)
     expected = torch.rand(())
     torch.manual_seed(3)
-    HFModelView(model).look(batch)
+    HFModelView(model).streams.embeddings(batch)
     assert torch.equal(torch.rand(()), expected)
 
 
@@ -609,7 +614,7 @@ def test_the_context_is_entered_around_every_pass() -> None:
         lambda: task.logits(batch, delta),
         lambda: task.pair(batch, delta),
         lambda: task.averaged(batch, task.parameters()),
-        lambda: task.look(batch),
+        lambda: task.streams.embeddings(batch),
     ):
         entered.clear()
         call()

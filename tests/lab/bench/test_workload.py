@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from advreg.core.schedule import Clock
-from advreg.hf.view.view import SAMPLE_ID, HFModelView
+from advreg.hf.view.inputs import SAMPLE_ID
+from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.settings import BenchSettings, Shape
 from advreg.lab.bench.workload import Workload, draw_lengths, prepare
 from advreg.methods import Arch, Step, Temporal

@@ -18,7 +18,7 @@ from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.data import IdCollator, Identified, Numbered
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.head import IGNORED
-from advreg.hf.view.view import SAMPLE_ID
+from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.methods.base import Method
 from advreg.methods.standard import Standard

@@ -137,7 +137,7 @@ def test_the_micro_batches_of_a_group_exchange_their_gradients_once_per_replay()
     model = exact("bert")
     task, loop, batch = HFModelView(model), Loop(model), batch_of("bert")
     wrapper = Exchanging(model, [])
-    task.wrapped = wrapper
+    task.train_through(wrapper)
     method = create("freeat", **SETTINGS)
     for number, rows in enumerate(([0, 1], [2], [3])):
         method.step(

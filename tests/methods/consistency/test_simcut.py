@@ -7,7 +7,7 @@ from torch import Tensor
 import naive
 from advreg.core.schedule import Clock
 from advreg.hf.view.view import HFModelView
-from advreg.methods import SimCut, create
+from advreg.methods import SimCut, Step, create
 from observe import batch_of, close, exact, gradients, step, watched
 from tiny_models import tiny, tiny_batch
 
@@ -127,7 +127,7 @@ def test_gradients_of_a_deep_decoder_are_finite_whatever_is_cut() -> None:
         torch.manual_seed(seed)
         model.zero_grad()
         report = create("simcut", cut=0.9).objective(
-            HFModelView(model), batch_of("llama-lm"), CLOCK, None
+            HFModelView(model), batch_of("llama-lm"), Step(CLOCK)
         )
         report.loss.backward()
         assert all(bool(value.isfinite().all()) for value in gradients(model).values())

@@ -157,7 +157,9 @@ class Events(Component):
         if not self.method.info.needs:
             warn_of_ignored_items(self.trainer)
             return
-        self.view.wrapped = self.trainer.model_wrapped  # adds its hooks before a pass is compiled
+        self.view.train_through(
+            self.trainer.model_wrapped
+        )  # adds its hooks before a pass is compiled
         if self.trainer.is_world_process_zero():
             for warning in self.method.warnings(self.trainer.state.num_train_epochs):
                 logger.warning(warning)

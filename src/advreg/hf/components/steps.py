@@ -19,7 +19,7 @@ from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
 from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.view import ITEMS, SAMPLE_ID
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
 from advreg.methods.base import Batch, ModelView, Step, StepReport
 
 Inputs = dict[str, Any]
@@ -85,7 +85,7 @@ class StepRunner(Component):
         update.taken.append(inputs)
         if not self.method.info.needs:
             return self._stock_step(model, inputs, num_items_in_batch)
-        self.view.wrapped = model
+        self.view.train_through(model)
         try:
             with self._modes.kept(model):
                 return self._method_step(model, inputs, num_items_in_batch)
@@ -108,7 +108,6 @@ class StepRunner(Component):
 
     def _method_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
         """The method's step; repeated in two passes if the fused pass ran out of memory."""
-        self.view.has_fused = False
         try:
             return self._single_step(model, inputs, items)
         except torch.OutOfMemoryError:

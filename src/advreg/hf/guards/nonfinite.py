@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from advreg.hf.view.view import SAMPLE_ID
+from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.memory.deferred_check import LateCheck
 from advreg.methods.base import Batch, StepReport
 

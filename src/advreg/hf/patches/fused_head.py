@@ -29,7 +29,7 @@ def fused_head_output(logits: Tensor, labels: Tensor, head: Head, output: Any) -
     """
     from trl.trainer.utils import FusedCausalLMOutput
 
-    logits, labels = logits[:, :-1], head.aligned(logits, labels)[1][:, :-1]
+    logits, labels = logits[:, :-1], head.aligned(logits, labels)[:, :-1]
     mask = labels != IGNORED
     losses = F.cross_entropy(
         widen(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"

@@ -32,7 +32,7 @@ def layers_kept() -> Iterator[None]:
         torch.rand = _rand
 
 
-def draws_in_vain(model: nn.Module) -> bool:
+def has_disabled_layerdrop(model: nn.Module) -> bool:
     """Does the model draw whether to drop layers, and drops none?"""
     shares = [module.layerdrop for module in model.modules() if hasattr(module, "layerdrop")]
     return bool(shares) and not any(shares)

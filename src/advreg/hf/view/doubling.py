@@ -1,6 +1,4 @@
-"""The batch followed by itself, for a pass that is clean in its first half and perturbed in its
-second.
-"""
+"""A doubled batch: clean in its first half and perturbed in its second."""
 
 from __future__ import annotations
 
@@ -8,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, cat
+
+from advreg.methods.base import Batch
 
 _MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _PACKED = (
@@ -29,6 +29,14 @@ def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def part_of(batch: Batch, rows: slice) -> dict[str, Any]:
+    """Some of the samples of a batch, padded as they were."""
+    size = rows_of(batch)
+    return {
+        name: value[rows] if is_per_sample(value, size) else value for name, value in batch.items()
+    }
+
+
 def is_per_sample(value: Any, size: int) -> bool:
     """Whether a batch's entry has a row for each sample."""
     return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
@@ -42,7 +50,7 @@ def rows_of(inputs: Mapping[str, Any]) -> int:
 
 
 def reason_against(inputs: Mapping[str, Any]) -> str | None:
-    """Why doubling this batch would not give a valid one of its kind, or None."""
+    """Why a doubled batch would be invalid, or None."""
     packed = next((name for name in _PACKED if inputs.get(name) is not None), None)
     if packed is not None or is_packed(inputs):
         return f"its rows are packed ({packed or 'position_ids'})"
@@ -56,7 +64,7 @@ def reason_against(inputs: Mapping[str, Any]) -> str | None:
 
 
 def is_packed(inputs: Mapping[str, Any]) -> bool:
-    """Whether the positions of a row without a mask begin again, so that the row holds several
+    """Whether the positions of a row without a mask start again, so that the row holds several
     documents.
     """
     positions = inputs.get("position_ids")

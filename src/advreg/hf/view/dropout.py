@@ -1,15 +1,71 @@
-"""Whether a model has active dropout, so that two passes over one batch differ."""
+"""Dropout and random numbers of the passes over a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-_OF_WHOLE_LAYERS = (
-    "layerdrop",
-    "layer_drop",
-)  # one draw per pass: both copies of a fused pass lose the same layer
+from advreg.hf.guards.randomness import kept_randomness, random_states, set_random_states
+from advreg.methods.base import Dropout
+
+# Of a dropped layer there is one draw per pass: both copies of a fused pass lose the same layer.
+_OF_WHOLE_LAYERS = ("layerdrop", "layer_drop")
+
+
+class DropoutModes:
+    """What the passes of a step drop: other values in each pass, the same ones, or nothing.
+
+    Args:
+        model: the model, neither compiled as a whole nor wrapped.
+        context: entered around every pass.
+    """
+
+    def __init__(
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._model, self._context = model, context
+        self._shared: list[Tensor] | None = None  # random state at the start of each pass
+
+    def mode(self, mode: Dropout) -> AbstractContextManager[None]:
+        """Within, passes have ``fresh`` masks, the ``shared`` masks of the first, or dropout
+        ``off``.
+        """
+        if mode == "off":
+            return self.evaluating()
+        return self._sharing() if mode == "shared" else nullcontext()
+
+    def begin_pass(self) -> None:
+        """Start from the random state of the first pass where masks are shared."""
+        if self._shared is not None:
+            set_random_states(self._shared)
+
+    @contextmanager
+    def _sharing(self) -> Iterator[None]:
+        self._shared = random_states()
+        try:
+            yield
+        finally:
+            self._shared = None
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within, dropout is off; afterwards each module has its ``training`` flag back."""
+        flags = {module: module.training for module in self._model.modules()}
+        self._model.eval()
+        try:
+            yield
+        finally:
+            for module, training in flags.items():
+                module.training = training
+
+    @contextmanager
+    def without_trace(self) -> Iterator[None]:
+        """Within, passes have neither dropout nor gradients, and draw no number of the training."""
+        with torch.no_grad(), kept_randomness(), self.evaluating(), self._context():
+            yield
 
 
 def has_dropout(model: nn.Module) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from advreg.core.divergence import Divergence, Prediction, divergence, widen
+from advreg.core.divergence import Prediction, widen
 from advreg.hf.patches.compile_layers import compiled
 from advreg.hf.view.injection import has_decoder
 
@@ -118,6 +118,24 @@ class Head:
         core = self._core
         return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
 
+    def last_linear(self) -> nn.Linear:
+        """The last linear layer of the head."""
+        prefix = f"{self._core.base_model_prefix}."
+        shared = self._core.get_input_embeddings().weight
+        linears = [
+            module
+            for name, module in self._core.named_modules()
+            if isinstance(module, nn.Linear)
+            and not name.startswith(prefix)
+            and module.weight is not shared
+        ]
+        if not linears:
+            raise ValueError(
+                f"spectral must be off for {type(self._core).__name__}: its head is tied to the "
+                "embeddings or missing"
+            )
+        return linears[-1]
+
     # ---- losses
 
     def loss(
@@ -131,55 +149,16 @@ class Head:
         none are given.
         """
         kind = self.prediction(logits, labels)
-        logits, aligned = self.aligned(logits, labels)
-        if kind == "value":
-            total = (
-                (widen(logits).reshape(aligned.shape) - aligned.to(widen(logits).dtype))
-                .square()
-                .sum()
-            )
-        elif kind == "labels":
-            total = F.binary_cross_entropy_with_logits(
-                widen(logits), aligned.to(widen(logits).dtype), reduction="sum"
-            )
-        else:
-            total = self._over(cross_entropy, logits)(
-                logits.flatten(0, -2), aligned.flatten(), smoothing
-            )
-        return total / (counted(aligned) if items is None else items)
-
-    def divergence(
-        self,
-        clean: Tensor,
-        perturbed: Tensor,
-        labels: Tensor | None,
-        kind: Divergence,
-        detach_clean: bool = False,
-    ) -> Tensor:
-        """ℓ_v summed over the predicted items."""
-        prediction = self.prediction(clean, labels)
-        measure = self._over(divergence, clean)
-        rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
-        moved = measure(*rows, kind, prediction, detach_clean).view(
-            clean.shape[:-1]
-        )  # (B,) or (B, T)
-        if prediction != "classes" or labels is None:
-            return moved.sum()
-        moved, labels = self.aligned(moved, labels)
-        return moved.masked_fill(labels == IGNORED, 0.0).sum()
-
-    def count(self, labels: Tensor) -> Tensor:
-        """Samples (classification, regression) or target tokens of a batch."""
-        return counted(labels[:, 1:] if self.shifts and not labels.is_floating_point() else labels)
-
-    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels position by position, and which of them count; of a regression all samples
-        do.
-        """
-        if labels.is_floating_point():
-            return labels, torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-        labels = self.aligned(labels, labels)[1]
-        return labels, labels != IGNORED
+        aligned = self.aligned(logits, labels)
+        items = counted(aligned) if items is None else items
+        if kind == "classes":
+            measure = self.over(cross_entropy, logits)
+            return measure(logits.flatten(0, -2), aligned.flatten(), smoothing) / items
+        logits = widen(logits)
+        aligned = aligned.to(logits.dtype)
+        if kind == "labels":
+            return F.binary_cross_entropy_with_logits(logits, aligned, reduction="sum") / items
+        return (logits.reshape(aligned.shape) - aligned).square().sum() / items
 
     def prediction(self, logits: Tensor, labels: Tensor | None) -> Prediction:
         """What the head predicts, by the rule of transformers: ``problem_type``, else the type of
@@ -195,8 +174,8 @@ class Head:
             return "value"
         return "labels" if problem == "multi_label_classification" else "classes"
 
-    def aligned(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions and the labels they are for, position by position.
+    def aligned(self, predictions: Tensor, labels: Tensor) -> Tensor:
+        """The labels of predictions, position by position.
 
         Virtual tokens of prompt tuning come first and have no labels.
         """
@@ -208,9 +187,10 @@ class Head:
             labels = F.pad(labels, (predictions.shape[1] - labels.shape[1], 0), value=IGNORED)
         if self.shifts:  # the labels move, because moving the logits would copy them
             labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        return predictions, labels
+        return labels
 
-    def _over(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
+    def over(self, function: Callable[..., Tensor], logits: Tensor) -> Callable[..., Tensor]:
+        """A loss of logits, compiled where it is worth it."""
         return compiled(function) if self.compiles and logits.shape[-1] >= _VOCABULARY else function
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.injection import bare
+from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.hf.view.trained_pass import prediction_of
-from advreg.hf.view.view import SAMPLE_ID, HFModelView
+from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.passes import Cost, penalty_cost
 from advreg.lab.bench.settings import BenchSettings, Shape
 from advreg.lab.bench.workload import Workload
@@ -142,7 +143,7 @@ def smart_pytorch_entries(
             [],
             "smart-pytorch is not installed, so it is not measured (pip install smart-pytorch)",
         )
-    if task.is_encoder_decoder:
+    if task.inputs.has_decoder:
         return [], "smart-pytorch perturbs one input; it is not measured on encoder–decoder models"
     ours = next((spec.create() for spec in settings.specs if spec.name == "smart"), Smart())
     steps = getattr(ours, "ascent_steps", 1)
