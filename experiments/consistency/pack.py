@@ -1,14 +1,12 @@
-"""Pack a commit, the data and the encoder into one ignored folder, for a machine without network or
-history.
+"""Pack a commit, the data and the encoder into one ignored folder, for a machine without network or history.
 
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
-    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then
-    processes, further flags
+    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then processes, further flags
 
-A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one
-that is checked out; all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS
-where there is a GPU, and works the queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged
-by collect.py. The encoder is ADVREG_MINILM's or the installed one.
+A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one that is checked out;
+all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS where there is a GPU, and works the
+queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged by collect.py. The encoder is ADVREG_MINILM's or the
+installed one.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""Work off a queue of contests: many runs side by side, each finished one appended to one file of
-records.
+"""Work off a queue of contests: many runs side by side, each finished one appended to one file of records.
 
-    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs
-    2 python experiments/consistency/work.py --contests understanding,translation --data DATA --out
-    $OUT/runs.jsonl.gz \
+    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs 2
+    python experiments/consistency/work.py --contests understanding,translation --data DATA --out $OUT/runs.jsonl.gz \
         --known earlier.jsonl.gz --jobs 15 --seconds 560
 
-DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a
-file of --known are not repeated; candidates that they decide are chosen from them, so the same
-command goes on wherever it was stopped. With --seconds it stops in time: no run is begun that would
-not end, and those at work are stopped. Runs go by contest in the order given, candidates first,
-then by seed: whatever is missing in the end is missing of all methods alike.
+DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a file of --known are
+not repeated; candidates that they decide are chosen from them, so the same command goes on wherever it was stopped.
+With --seconds it stops in time: no run is begun that would not end, and those at work are stopped. Runs go by contest
+in the order given, candidates first, then by seed: whatever is missing in the end is missing of all methods alike.
 
 A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
