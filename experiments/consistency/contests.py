@@ -71,8 +71,8 @@ class Contest:
 
     Args:
         name: of the contest.
-        kind: of runs: ``text`` or ``translation``.
-        tasks: names that text_runs or translation_runs know.
+        kind: of runs: ``text``, ``translation`` or ``language``.
+        tasks: names that text_runs, translation_runs or language_runs know.
         base: settings of all runs.
         standard: Standard's candidates; none where ``follows`` names where they come from.
         contestants: the others.
@@ -287,7 +287,53 @@ TRANSLATION = Contest(
 FRENCH = Contest("french", "translation", ("multi30k-en-fr",), TRANSLATION.base, seeds=tuple(range(400, 404)),
                  follows="translation", guess=500.0)  # fmt: skip
 
+
+# ---- fine-tuning a language model; see PLAN-language.md
+
+LANGUAGE = Contest(
+    name="language",
+    kind="language",
+    tasks=("gsm8k", "e2e_low"),
+    base={
+        "model": "smollm2", "epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "weight_decay": 0.0, "dropout": 0.0,
+        "max_length": 512,
+    },
+    standard=(
+        Candidate("lr 1e-4"),
+        Candidate("lr 3e-5", {"learning_rate": 3e-5}),
+        Candidate("lr 3e-4", {"learning_rate": 3e-4}),
+    ),
+    contestants=(
+        Contestant("temporal", "temporal", [
+            *(Variant(f"{weight:g}", {"weight": weight, "sketch": "lumped"}) for weight in (1, 3)),
+            Variant("1 drawn", {"weight": 1, "sketch": "drawn"}),
+        ]),
+        Contestant("simcut", "simcut", [Variant(f"{weight:g}", {"weight": weight}) for weight in (0.3, 1, 3)]),
+        Contestant("r3f", "r3f", [
+            Variant(f"{weight:g}, noise {scale:g}", {"weight": weight, "noise_scale": scale})
+            for weight, scale in ((1, 0.03), (1, 0.1), (3, 0.1))
+        ]),
+        Contestant("rdrop", "rdrop", [Variant(f"{weight:g}", {"weight": weight}) for weight in (0.3, 1, 3)], True),
+        Contestant("neftune", STANDARD, [Variant(f"{a:g}", settings={"neftune": a}) for a in (5, 10, 15)]),
+        Contestant("dropout", STANDARD, [Variant("0.1")], needs_dropout=True),
+        Contestant("twice the epochs", STANDARD, [Variant("x2", settings={"epochs_factor": 2})]),
+    ),
+    tuning_seed=300,
+    seeds=tuple(range(400, 404)),
+    guess=90.0,
+)  # fmt: skip
+
 CONTESTS = {
     contest.name: contest
-    for contest in (BUILTIN, NOISY, SCRATCH, SNLI, UNDERSTANDING, CONFIRMATION, TRANSLATION, FRENCH)
+    for contest in (
+        BUILTIN,
+        NOISY,
+        SCRATCH,
+        SNLI,
+        UNDERSTANDING,
+        CONFIRMATION,
+        TRANSLATION,
+        FRENCH,
+        LANGUAGE,
+    )
 }

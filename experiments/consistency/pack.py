@@ -1,17 +1,49 @@
-"""Pack a commit, the data and the encoder into one ignored folder, for a machine without network or history.
+"""Pack a commit, the data and the models into one ignored folder, for a machine without network or
+history.
 
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
-    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then processes, further flags
+    bash carry/go.sh understanding,builtin 540  # there: contests, seconds; processes, more flags
 
-A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one that is checked out;
-all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS where there is a GPU, and works the
-queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged by collect.py. The encoder is ADVREG_MINILM's or the
-installed one.
+A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one
+that is checked out; all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS
+where there is a GPU, and works the queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged
+by collect.py. The encoder is ADVREG_MINILM's or the installed one; without tasks there is none.
+
+The contest ``language`` needs SmolLM2-135M, whose weights do not fit in one call and go there in
+parts. SMOLLM2 is a folder with its config, tokenizer and GGUF file, the file whole (``*.gguf``) or
+in parts (``part-0``, ``part-1``, …):
+
+    python experiments/consistency/pack.py --data DATA --tasks "" --corpora "" --smollm2 SMOLLM2
+    [--records …]
+
+packs ``carry/weights/part-0`` to ``part-2``, 31 MiB each, and all else in 4 MiB. Three calls follow
+each other while the machine stays warm (it waits 30 seconds for the next one):
+
+    1. carry carry/weights/part-0    mkdir -p /tmp/advreg-weights && cp carry/weights/part-0
+        /tmp/advreg-weights/
+    2. carry carry/weights/part-1    mkdir -p /tmp/advreg-weights && cp carry/weights/part-1
+        /tmp/advreg-weights/
+    3. carry carry/weights/part-2 carry/environment.sh carry/go.sh carry/code.tar.gz
+        carry/data.tar.gz
+             carry/site.tar.gz carry/smollm2.tar.gz carry/records
+                                     bash carry/go.sh language 540 8
+
+Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that
+machine it goes on from the checkpoints of the runs that were stopped; a fresh machine needs all
+three calls, and the records so far in ``--records``.
+
+The sketch curve (sketch_curve.py) needs the same with ``--corpora multi30k_en-de``, and as the
+third command:
+
+    . carry/environment.sh && python3 $home/experiments/consistency/sketch_curve.py --data
+    $home/data \\
+        --out $OUT/sketch.json
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import io
 import os
@@ -20,6 +52,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import builtin_data
@@ -33,20 +66,37 @@ PACKAGES = (
     "colorama",
     "tabulate",
 )  # of pure Python, which the machine may lack
+WEIGHTS = "weights"
+SETS = ("gsm8k", "e2e_low")
 MOST_MIB = 64
+PART_MIB = 40  # of weights; the tree adds 17
 
-_GO = """\
-#!/bin/bash
-# usage: bash carry/go.sh CONTESTS SECONDS [PROCESSES] [FLAGS OF work.py]
+_ENVIRONMENT = """\
+# usage: . carry/environment.sh   unpacks what was carried, once, and sets what Python needs
 set -eu
-here=$(cd "$(dirname "$0")" && pwd); contests=$1; seconds=$2; jobs=${{3:-15}}; shift $(($# < 3 ? $# : 3))
-begun=$(date +%s); home=/tmp/consistency-{short}; out=${{OUT:-$home/out}}; mkdir -p "$home" "$out"
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+home=/tmp/consistency-{short}; out=${{OUT:-$home/out}}; mkdir -p "$home" "$out"
 if [ ! -f "$home/unpacked" ]; then
   for part in "$here"/*.tar.*; do tar xf "$part" -C "$home"; done
   touch "$home/unpacked"
 fi
+weights=/tmp/advreg-weights; smollm2=$home/smollm2; mkdir -p "$weights"
+cp "$here"/weights/part-* "$weights/" 2>/dev/null || true
+if [ -d "$smollm2" ] && [ ! -f "$smollm2/model.safetensors" ]; then
+  cat "$weights"/part-* > "$smollm2/model.gguf"
+  (cd "$smollm2" && sha256sum -c model.gguf.sha256) || {{ echo "carry all parts of the weights first"; exit 1; }}
+  python3 "$home/experiments/consistency/gguf_weights.py" "$smollm2/model.gguf" "$smollm2"
+  rm "$smollm2/model.gguf"
+fi
+export ADVREG_SMOLLM2=$smollm2
 export ADVREG_COMMIT={commit} ADVREG_TREE=clean ADVREG_MINILM=$home/minilm OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 export PYTHONPATH=$home/src:$home/site PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+"""
+_GO = """\
+#!/bin/bash
+# usage: bash carry/go.sh CONTESTS SECONDS [PROCESSES] [FLAGS OF work.py]
+begun=$(date +%s); . "$(dirname "$0")/environment.sh"
+contests=$1; seconds=$2; jobs=${3:-15}; shift $(($# < 3 ? $# : 3))
 if command -v nvidia-cuda-mps-control >/dev/null; then
   echo get_server_list | nvidia-cuda-mps-control >/dev/null 2>&1 || nvidia-cuda-mps-control -d || true
 fi
@@ -73,20 +123,31 @@ def main() -> None:
         check=True, capture_output=True,
     )  # fmt: skip
     (asked.target / "code.tar.gz").write_bytes(archive.stdout)
-    pack_data(
-        asked.target / "data.tar.gz", asked.data, asked.tasks.split(","), asked.corpora.split(",")
-    )
-    pack_encoder(asked.target / "minilm.tar.xz")
+    folders = [
+        *(f"nlu/{task}" for task in asked.tasks),
+        *(f"mt/{corpus}" for corpus in asked.corpora),
+    ]
+    if asked.smollm2 is not None:
+        folders += [*(f"sft/{name}" for name in SETS), "mt/newstest_de-en/newstest2014.en.xz"]
+        pack_language_model(asked.target, asked.smollm2)
+    pack_data(asked.target / "data.tar.gz", asked.data, folders)
+    if asked.tasks:
+        pack_encoder(asked.target / "minilm.tar.xz")
     pack_packages(asked.target / "site.tar.gz")
     (asked.target / "records").mkdir()
     for path in asked.records:
         shutil.copy(path, asked.target / "records" / f"{path.parent.name}-{path.name}")
-    (asked.target / "go.sh").write_text(_GO.format(commit=commit, short=commit[:10]))
-    size = sum(path.stat().st_size for path in asked.target.rglob("*") if path.is_file()) / 2**20
+    (asked.target / "environment.sh").write_text(
+        _ENVIRONMENT.format(commit=commit, short=commit[:10])
+    )
+    (asked.target / "go.sh").write_text(_GO)
+    size = mebibytes(path for path in asked.target.rglob("*") if path.parent.name != WEIGHTS)
     print(
         f"{asked.target}: {size:.1f} MiB of commit {commit[:10]}; with the tree it must stay below "
         f"{MOST_MIB}"
     )
+    for part in sorted((asked.target / WEIGHTS).glob("*")):
+        print(f"{part}: {mebibytes([part]):.1f} MiB, in a separate call")
 
 
 def read_flags() -> argparse.Namespace:
@@ -99,13 +160,26 @@ def read_flags() -> argparse.Namespace:
     )
     parser.add_argument("--commit", default="HEAD", help="commit or tag to pack")
     parser.add_argument("--records", type=Path, nargs="*", default=[], help="of runs that are done")
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--corpora", default=",".join(CORPORA))
+    parser.add_argument(
+        "--tasks", type=names, default=TASKS, help="separated by commas; '' for none"
+    )
+    parser.add_argument("--corpora", type=names, default=CORPORA, help="the same")
+    parser.add_argument(
+        "--smollm2", type=Path, help="folder of SmolLM2-135M, for the contest language"
+    )
     asked = parser.parse_args()
     if asked.data is None:
         parser.error("--data must name the folder with nlu/ and mt/, or ADVREG_DATA must")
     asked.data = Path(asked.data)
     return asked
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def mebibytes(paths: Iterable[Path]) -> float:
+    return sum(path.stat().st_size for path in paths if path.is_file()) / 2**20
 
 
 def git(*arguments: str) -> str:
@@ -115,11 +189,11 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def pack_data(path: Path, data: Path, tasks: list[str], corpora: list[str]) -> None:
+def pack_data(path: Path, data: Path, wanted: Sequence[str]) -> None:
     """What the contests read; it is compressed already."""
     with tarfile.open(path, "w:gz") as tar, tempfile.TemporaryDirectory() as scratch:
-        for name in (*(f"nlu/{task}" for task in tasks), *(f"mt/{corpus}" for corpus in corpora)):
-            if not (data / name).is_dir():
+        for name in wanted:
+            if not (data / name).exists():
                 sys.exit(
                     f"data must hold {name}, got '{data}' without it; leave it out by --tasks or "
                     "--corpora"
@@ -127,6 +201,34 @@ def pack_data(path: Path, data: Path, tasks: list[str], corpora: list[str]) -> N
             tar.add(data / name, f"data/{name}")
         builtin_data.write(Path(scratch))
         tar.add(scratch, f"data/{builtin_data.FOLDER}")
+
+
+def pack_language_model(target: Path, folder: Path) -> None:
+    """Config, tokenizer and checksum in an archive; the weights, still quantised, in parts."""
+    found = sorted(folder.glob("*.gguf"))[:1] or sorted(folder.glob("part-*"))
+    if not found or not (folder / "config.json").is_file():
+        sys.exit(
+            "--smollm2 must name a folder with config.json and a .gguf file or its parts, got "
+            f"'{folder}'"
+        )
+    content = b"".join(path.read_bytes() for path in found)
+    (target / WEIGHTS).mkdir()
+    for number, part in enumerate(in_parts(content, PART_MIB * 2**20)):
+        (target / WEIGHTS / f"part-{number}").write_bytes(part)
+    checksum = f"{hashlib.sha256(content).hexdigest()}  model.gguf\n".encode()
+    with tarfile.open(target / "smollm2.tar.gz", "w:gz") as tar:
+        for path in sorted([*folder.glob("*.json"), *folder.glob("*.jinja")]):
+            tar.add(path, f"smollm2/{path.name}")
+        entry = tarfile.TarInfo("smollm2/model.gguf.sha256")
+        entry.size = len(checksum)
+        tar.addfile(entry, io.BytesIO(checksum))
+
+
+def in_parts(content: bytes, most: int) -> list[bytes]:
+    """Parts of nearly equal size, none above ``most`` bytes."""
+    count = -(-len(content) // most)
+    size = -(-len(content) // count)
+    return [content[first : first + size] for first in range(0, len(content), size)]
 
 
 def pack_encoder(path: Path) -> None:

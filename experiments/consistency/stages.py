@@ -133,7 +133,9 @@ def _most_frequent(contest: Contest, scores: Scores) -> dict[str, tuple[str, Poi
 
 
 def _by_wins(rankings: Sequence[Sequence[str]]) -> list[str]:
-    """Candidates by how often they come first, then by their mean rank; last where a task cannot train one."""
+    """Candidates by how often they come first, then by their mean rank; last where a task cannot
+    train one.
+    """
     wins = Counter(ranking[0] for ranking in rankings)
     names = max(rankings, key=len)
     ranks = {name: sum([*ranking, name].index(name) for ranking in rankings) for name in names}

@@ -33,7 +33,7 @@ from advreg.lab.kinds.fine_tuning import (
     report_steps,
     step_to_resume,
 )
-from advreg.lab.kinds.subwords import SPECIAL
+from advreg.lab.kinds.subwords import SPECIAL, Subwords
 from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer, Translator
 from advreg.lab.runs import translation
 from advreg.lab.runs.translation_settings import TranslationSettings
@@ -51,6 +51,7 @@ SIZES = {
 }  # fmt: skip
 """4 + 4 layers of width 256, as in the pilots."""
 _POSITIONS = 1024
+_VOCABULARY = 10_000
 _SAVES = 4  # checkpoints of a run
 _TEST_SETS = {"test": "2016", "test_2017_flickr": "2017"}
 
@@ -84,7 +85,7 @@ class TranslationRun:
             **dict(self.changes),
         }
         settings = self.settings(values)
-        prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", 10_000))
+        prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", _VOCABULARY))
         plan = translation.Plan(
             settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder
         )
@@ -163,19 +164,22 @@ def _rows(pairs: Pairs) -> tuple[list[Any], list[Any]]:
     return [each["input_ids"] for each in found], [each["labels"] for each in found]
 
 
+def vocabulary_and_pairs(task: str, data: Path) -> tuple[Subwords, Pairs]:
+    """The subwords of a corpus and its training pairs, as the runs have them."""
+    prepared = _prepared(task, data, _VOCABULARY)
+    return prepared.subwords, prepared.train
+
+
+def small_model(subwords: Subwords, dropout: float, seed: int) -> Any:
+    """A translator of our sizes with random weights."""
+    return build_translator(
+        "transformer-small", len(subwords.source), None, dropout, _POSITIONS, seed, SPECIAL, SIZES
+    )
+
+
 def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
     """The recipe's job with a model of our sizes."""
-    subwords = plan.prepared.subwords
-    model = build_translator(
-        "transformer-small",
-        len(subwords.source),
-        None,
-        dropout,
-        _POSITIONS,
-        plan.seed,
-        SPECIAL,
-        SIZES,
-    )
+    model = small_model(plan.prepared.subwords, dropout, plan.seed)
     job = replace(translation.make_job(plan), model=model)
     updates = len(job.batches()) * plan.settings.epochs
     own = {"eval_strategy": "no", "save_steps": max(1, updates // _SAVES), "save_total_limit": 1}
@@ -253,9 +257,13 @@ def translated(
     )
 
 
-def bleu_counts(lines: Sequence[str], references: Sequence[str]) -> str:
+def bleu_counts(lines: Sequence[str], *references: Sequence[str | None]) -> str:
     """Lengths and matches of each sentence, whose sums give BLEU: numbers with commas, sentences
     with semicolons.
+
+    Args:
+        lines: to be scored.
+        references: the first of each line, then the second, and so on; none where a line has fewer.
     """
-    rows = BLEU()._extract_corpus_statistics(list(lines), [list(references)])
+    rows = BLEU()._extract_corpus_statistics(list(lines), [list(each) for each in references])
     return ";".join(",".join(map(str, row)) for row in rows)

@@ -1,13 +1,17 @@
-"""Work off a queue of contests: many runs side by side, each finished one appended to one file of records.
+"""Work off a queue of contests: many runs side by side, each finished one appended to one file of
+records.
 
-    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs 2
-    python experiments/consistency/work.py --contests understanding,translation --data DATA --out $OUT/runs.jsonl.gz \
-        --known earlier.jsonl.gz --jobs 15 --seconds 560
+    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz \
+        --jobs 2
+    python experiments/consistency/work.py --contests understanding,translation --data DATA \
+        --out $OUT/runs.jsonl.gz --known earlier.jsonl.gz --jobs 15 --seconds 560
 
-DATA holds ``nlu/``, ``mt/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT or in a file of --known are
-not repeated; candidates that they decide are chosen from them, so the same command goes on wherever it was stopped.
-With --seconds it stops in time: no run is begun that would not end, and those at work are stopped. Runs go by contest
-in the order given, candidates first, then by seed: whatever is missing in the end is missing of all methods alike.
+DATA holds ``nlu/``, ``mt/``, ``sft/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT
+or in a file of --known are not repeated; candidates that they decide are chosen from them, so the
+same command goes on wherever it was stopped.
+With --seconds it stops in time: no run is begun that would not end, and those at work are stopped.
+Runs go by contest in the order given, candidates first, then by seed: whatever is missing in the
+end is missing of all methods alike.
 
 A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
@@ -30,7 +34,7 @@ from typing import Any
 import stages
 import torch
 from contests import CONTESTS, STANDARD, Contest
-from scoring import primary_score, scores, validation_score
+from scoring import can_solve, primary_score, scores, validation_score
 from stages import Planned, planned
 from text_runs import TextRun
 
@@ -89,8 +93,10 @@ class Queue:
         self.names: list[str] = asked.contests.split(",")
         self.log = RecordLog(asked.out)
         self.deadline = None if asked.seconds is None else time.time() + asked.seconds
-        earlier = [record for path in asked.known for record in RecordLog(path).records()]
-        self.scores = scores([*earlier, *self.log.records()])
+        done = [
+            record for path in (*asked.known, asked.out) for record in RecordLog(path).records()
+        ]
+        self.scores, self.solves = scores(done), can_solve(done)
         self.seen = set(self.scores)
         self.made = 0
 
@@ -119,11 +125,18 @@ class Queue:
 
     def _work(self, each: Planned) -> Timed:
         data, changes = self.asked.data.absolute(), tuple(json.loads(self.asked.changes).items())
-        if CONTESTS[each.contest].kind == "text":
+        kind, scratch = CONTESTS[each.contest].kind, self.asked.scratch.absolute()
+        if kind == "text":
             return Timed(TextRun(each, data, changes), seconds_of(each), self.deadline)
-        from translation_runs import TranslationRun  # needs sacrebleu
+        run: Any
+        if kind == "translation":
+            from translation_runs import TranslationRun  # needs sacrebleu
 
-        run = TranslationRun(each, data, changes, self.asked.scratch.absolute())
+            run = TranslationRun(each, data, changes, scratch)
+        else:
+            from language_runs import LanguageRun  # so does this
+
+            run = LanguageRun(each, data, changes, scratch, self.solves)
         return Timed(run, _LEAST_SECONDS, self.deadline)
 
     def then(self, ended: Ended) -> Iterable[Job]:
@@ -138,6 +151,7 @@ class Queue:
     def _keep(self, record: RunRecord, seconds: float) -> None:
         self.log.append(record)
         self.scores[record.name] = validation_score(record)
+        self.solves = self.solves or can_solve([record])
         self.made += 1
         told = f"valid {self.scores[record.name]:.2f}"
         if record.outcome.status == "finished":

@@ -518,13 +518,17 @@ def simcut(
 ) -> Trace:
     """L + λ KL(f(x) ‖ f(cut x)): each token but the last of a row loses its embedding with
     probability p.
+
+    The first token of a decoder without an encoder keeps it too.
     """
+    keeps_first = type(model).__name__.startswith(("Llama", "GPT2", "Qwen2"))
     group = sentences(model, batch)
     gone: list[dict[str, list[bool]]] = [{} for _ in group]
     for stream in sites(model):
         for one, of_one in zip(group, gone, strict=True):
             drawn = [float(torch.rand(1, 1)) for _ in streams(one)[stream]]
             of_one[stream] = [u < cut for u in drawn[:-1]] + [False]
+            of_one[stream][0] = of_one[stream][0] and not keeps_first
     task, penalty = torch.zeros(()), torch.zeros(())
     for one, of_one in zip(group, gone, strict=True):
         clean = predict(model, one)

@@ -107,6 +107,9 @@ class ModelView(Protocol):
     def masks(self, batch: Batch) -> Mapping[str, Tensor]:
         """Real tokens of each stream, (B, T)."""
 
+    def is_causal(self) -> bool:
+        """Whether the model is a decoder without an encoder, in which the first token of a row sees itself alone."""
+
     def zeros(self, batch: Batch) -> Perturbation:
         """δ = 0 for this batch."""
 

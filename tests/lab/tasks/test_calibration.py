@@ -10,6 +10,7 @@ from torch import Tensor
 
 from advreg.lab.tasks import calibration as module
 from advreg.lab.tasks.calibration import (
+    Tally,
     calibration,
     expected_calibration_error,
     fit_temperature,
@@ -90,3 +91,25 @@ def test_a_certain_and_right_prediction_has_no_calibration_error() -> None:
     logits = torch.tensor([[100.0, 0.0], [0.0, 100.0]])
     assert expected_calibration_error(logits, torch.tensor([0, 1])) == pytest.approx(0.0)
     assert expected_calibration_error(logits, torch.tensor([1, 0])) == pytest.approx(1.0)
+
+
+def test_a_tally_of_parts_is_that_of_the_whole_and_gives_the_loss_of_each_row() -> None:
+    logits, labels = drawn(50, 4, 2.0)
+    tally = Tally(2.0)
+    losses = torch.cat(
+        [
+            tally.add(logits[rows], labels[rows])
+            for rows in (slice(0, 7), slice(7, 30), slice(30, 50))
+        ]
+    )
+    assert losses.tolist() == pytest.approx(
+        [naive_nll(logits[[row]], labels[[row]], 1.0) for row in range(len(labels))]
+    )
+    assert tally.scores() == pytest.approx(
+        {
+            "nll": naive_nll(logits, labels, 1.0),
+            "ece": naive_ece(logits, labels, 1.0, 15),
+            "scaled_nll": naive_nll(logits, labels, 2.0),
+            "scaled_ece": naive_ece(logits, labels, 2.0, 15),
+        }
+    )

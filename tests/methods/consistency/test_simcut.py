@@ -5,10 +5,13 @@ import torch
 from torch import Tensor
 
 import naive
+from advreg.core.schedule import Clock
 from advreg.hf.view.view import HFModelView
 from advreg.methods import SimCut, create
 from observe import batch_of, close, exact, gradients, step, watched
-from tiny_models import tiny_batch
+from tiny_models import tiny, tiny_batch
+
+CLOCK = Clock(0, 0)
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -41,7 +44,7 @@ def agree(
     assert close(gradients(model), gradients(reference))
 
 
-@pytest.mark.parametrize("family", ["bert", "marian"])
+@pytest.mark.parametrize("family", ["bert", "marian", "llama", "gpt2"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_simcut_agrees_with_its_reference(family: str, variant: str) -> None:
     agree(family, VARIANTS[variant])
@@ -87,6 +90,47 @@ def test_the_last_real_token_of_a_row_is_spared_on_either_side(side: str) -> Non
     for row, spared in enumerate(last):
         assert not bool(often[row, spared])
     assert torch.equal(often.sum(1), mask.sum(1) - 1)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_first_real_token_of_a_row_is_spared_where_it_sees_itself_alone(side: str) -> None:
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], dtype=torch.bool)
+    mask = mask.flip(1) if side == "left" else mask
+    often = torch.stack([SimCut(cut=0.9).draw(mask, spare_first=True) for _ in range(200)]).any(0)
+    kept = [(2, 4), (0, 4), (4, 4)] if side == "left" else [(0, 2), (0, 4), (0, 0)]
+    for row, (first, last) in enumerate(kept):
+        assert not bool(often[row, first] | often[row, last])
+        assert int(often[row].sum()) == max(0, int(mask[row].sum()) - 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "causal"),
+    [
+        ("bert", False),
+        ("modernbert", False),
+        ("distilbert", False),
+        ("marian", False),
+        ("t5", False),
+    ]
+    + [(family, True) for family in ("llama", "qwen", "gpt2", "gpt2-lm", "llama-lm")],
+)
+def test_a_task_says_whether_its_tokens_see_only_earlier_ones(family: str, causal: bool) -> None:
+    assert HFModelView(tiny(family)).is_causal() is causal
+
+
+def test_gradients_of_a_deep_decoder_are_finite_whatever_is_cut() -> None:
+    """A first token of zeros stays zero in all layers, and each RMSNorm multiplies its gradient by
+    ε^(−1/2).
+    """
+    model = tiny("llama-lm", num_hidden_layers=40)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model.zero_grad()
+        report = create("simcut", cut=0.9).objective(
+            HFModelView(model), batch_of("llama-lm"), CLOCK, None
+        )
+        report.loss.backward()
+        assert all(bool(value.isfinite().all()) for value in gradients(model).values())
 
 
 def test_tokens_are_cut_with_the_probability_asked_for() -> None:

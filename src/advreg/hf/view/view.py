@@ -654,6 +654,12 @@ class HFModelView:
     def parameters(self) -> Mapping[str, Tensor]:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
+    def is_causal(self) -> bool:
+        masks_the_future = any(
+            getattr(module, "is_causal", False) for module in self.core.modules()
+        )
+        return not self.is_encoder_decoder and (self.prediction_head.shifts or masks_the_future)
+
     def has_dropout(self) -> bool:
         return has_dropout(self.model)
 

@@ -38,12 +38,7 @@ def expected_calibration_error(
     Confidence is the largest probability, that of the predicted class; a bin is closed at its upper
     end.
     """
-    confidence, correct = _confidence(logits, labels, temperature)
-    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    gaps = torch.zeros(bins, dtype=torch.float64, device=logits.device).index_add_(
-        0, place, correct - confidence
-    )
-    return float(gaps.abs().sum() / len(labels))
+    return float(_gaps(logits, labels, temperature, bins).abs().sum() / len(labels))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -68,12 +63,45 @@ def calibration(logits: Tensor, labels: Tensor, temperature: float) -> dict[str,
     """Likelihood and calibration error of a set, as predicted and with a temperature fitted
     elsewhere.
     """
-    return {
-        "nll": negative_log_likelihood(logits, labels),
-        "ece": expected_calibration_error(logits, labels),
-        "scaled_nll": negative_log_likelihood(logits, labels, temperature),
-        "scaled_ece": expected_calibration_error(logits, labels, temperature),
-    }
+    tally = Tally(temperature)
+    tally.add(logits, labels)
+    return tally.scores()
+
+
+class Tally:
+    """:func:`calibration` of a set that comes a part at a time, for logits that do not fit in
+    memory together.
+
+    Args:
+        temperature: fitted elsewhere.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self._temperatures = {"": 1.0, "scaled_": temperature}
+        self._losses = dict.fromkeys(self._temperatures, 0.0)
+        self._gaps = {name: torch.zeros(BINS, dtype=torch.float64) for name in self._temperatures}
+        self._rows = 0
+
+    def add(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Take these rows; gives the negative log-likelihood of each, as predicted."""
+        losses = {
+            name: _per_row(logits, labels, value) for name, value in self._temperatures.items()
+        }
+        for name, value in self._temperatures.items():
+            self._losses[name] += float(losses[name].sum())
+            self._gaps[name] += _gaps(logits, labels, value, BINS).cpu()
+        self._rows += len(labels)
+        return losses[""]
+
+    def scores(self) -> dict[str, float]:
+        """Of all rows so far: ``nll``, ``ece``, and both with the temperature as ``scaled_nll`` and
+        ``scaled_ece``.
+        """
+        found = {}
+        for name in self._temperatures:
+            found[f"{name}nll"] = self._losses[name] / self._rows
+            found[f"{name}ece"] = float(self._gaps[name].abs().sum() / self._rows)
+        return found
 
 
 _ROWS_AT_ONCE = 4096  # of a vocabulary of 50,000 words in float64: 1.6 GB
@@ -92,6 +120,15 @@ def _per_row(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
             F.cross_entropy(rows.double() / temperature, right, reduction="none")
             for rows, right in _parts(logits, labels)
         ]
+    )
+
+
+def _gaps(logits: Tensor, labels: Tensor, temperature: float, bins: int) -> Tensor:
+    """Σ (correct − confidence) of the rows in each bin of confidence."""
+    confidence, correct = _confidence(logits, labels, temperature)
+    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
+    return torch.zeros(bins, dtype=torch.float64, device=logits.device).index_add_(
+        0, place, correct - confidence
     )
 
 

@@ -34,12 +34,17 @@ class SimCut(PenaltyOptions, Method):
     in the source and in the target, except the last token of a row. The gradient flows through both
     predictions.
 
+    In a decoder without an encoder the first token of a row is spared too. It sees itself alone, so
+    a zero embedding stays zero through all layers, and each RMSNorm multiplies its gradient by
+    ε^(−1/2): the gradient overflows.
+
     Reference: Gao et al., *Bi-SimCut: A Simple Strategy for Boosting Neural Machine Translation*,
     2022.
 
     Differs from the authors' code: the last *real* token of a row is spared, on whichever side the
-    padding is (theirs spares the last position, which in a padded target is padding); the penalty
-    has the denominator of the task loss; dropout masks can be shared or off.
+    padding is (theirs spares the last position, which in a padded target is padding), and the first
+    one of a decoder; the penalty has the denominator of the task loss; dropout masks can be shared
+    or off.
     """
 
     paper = "Gao et al. 2022"
@@ -62,21 +67,29 @@ class SimCut(PenaltyOptions, Method):
     ) -> StepReport:
         if not self.onset.begun(clock):
             return plain(task, batch)
-        cut = Cut({stream: self.draw(mask) for stream, mask in task.masks(batch).items()})
+        causal = task.is_causal()
+        cut = Cut({stream: self.draw(mask, causal) for stream, mask in task.masks(batch).items()})
         with task.dropout(self.dropout):
             clean, perturbed = task.pair(batch, cut, self.fuse and self.dropout != "shared")
             penalty = self.penalty(task, batch, clean, perturbed)
             return self.total(task.loss(clean, batch), penalty, clock)
 
-    def draw(self, mask: Tensor) -> Tensor:
+    def draw(self, mask: Tensor, spare_first: bool = False) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one
         of a row.
+
+        Args:
+            mask: real tokens.
+            spare_first: do not cut the first real token of a row either.
         """
         drawn = uniform_noise(torch.zeros(*mask.shape, 1, device=mask.device), mask)[
             ..., 0
         ]  # in (−1, 1)
-        is_last = mask.cumsum(1) == mask.sum(1, keepdim=True)
-        return (drawn < 2 * self.cut - 1) & mask & ~is_last
+        place = mask.cumsum(1)
+        spared = place == mask.sum(1, keepdim=True)
+        if spare_first:
+            spared |= place == 1
+        return (drawn < 2 * self.cut - 1) & mask & ~spared
 
     def passes(self) -> Passes:
         return Passes(2, 1)
