@@ -2,10 +2,9 @@
 
     python experiments/ascent_recipes.py results/ascent_recipes.jsonl --commit $(git rev-parse HEAD)
 
-Fine-tunes MiniLM on a task with Standard, then finds perturbations of dev samples by each recipe,
-with dropout off and with dropout as in training. How far a perturbation moves the prediction,
-KL(f(x) ‖ f(x+δ)), is always taken without dropout, so that δ alone moves it. Each line of OUT is
-one recipe on one task; docs/methods/arch.md has them as a table.
+Fine-tunes MiniLM on a task with Standard, then finds perturbations of dev samples by each recipe, with dropout off and
+with dropout as in training. How far a perturbation moves the prediction, KL(f(x) ‖ f(x+δ)), is always taken without
+dropout, so that δ alone moves it. Each line of OUT is one recipe on one task; docs/methods/arch.md has them as a table.
 """
 
 from __future__ import annotations

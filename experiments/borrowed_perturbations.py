@@ -1,15 +1,13 @@
 """What a borrowed perturbation does to a trained translator, and whether it matters whose it is.
 
-    python experiments/borrowed_perturbations.py results/translation/borrowed.jsonl RUN --earlier
-    RUN/checkpoint-816 \
+    python experiments/borrowed_perturbations.py results/translation/borrowed.jsonl RUN --earlier RUN/checkpoint-816 \
         --commit $(git rev-parse HEAD)
 
-RUN is the folder of a translation run with its record and its model. A tenth of the training pairs
-are cached, as ARCH does it, with the perturbations that its ascent finds for the trained model.
-Pairs that are not cached then borrow from their neighbours, found by the embeddings the model had
-before training, by those it has now, or at random. For each way to get a perturbation: its size,
-and how far it moves the predictions, KL(f(x) ‖ f(x+δ)) a target token, dropout off; beside it how
-far they move with other dropout masks and no perturbation. With earlier checkpoints, also what
+RUN is the folder of a translation run with its record and its model. A tenth of the training pairs are cached, as ARCH
+does it, with the perturbations that its ascent finds for the trained model. Pairs that are not cached then borrow from
+their neighbours, found by the embeddings the model had before training, by those it has now, or at random. For each way
+to get a perturbation: its size, and how far it moves the predictions, KL(f(x) ‖ f(x+δ)) a target token, dropout off;
+beside it how far they move with other dropout masks and no perturbation. With earlier checkpoints, also what
 perturbations that were found then still do. Appends one line to OUT.
 """
 

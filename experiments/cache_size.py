@@ -2,11 +2,10 @@
 
     python experiments/cache_size.py results/cost/cache-size.jsonl --commit $(git rev-parse HEAD)
 
-Lengths are log-normal with the stated mean and standard deviation, cut to 1–256 tokens, for source
-and target alike. WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words,
-Luong et al. 2015), which 32k joint subwords make some 29 tokens. The bytes are those of rows and
-means as `advreg.memory.cache.cache_bytes` counts them; a test holds that to what a cache really
-allocates.
+Lengths are log-normal with the stated mean and standard deviation, cut to 1–256 tokens, for source and target alike.
+WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words, Luong et al. 2015), which 32k joint
+subwords make some 29 tokens. The bytes are those of rows and means as `advreg.memory.cache.cache_bytes` counts them; a
+test holds that to what a cache really allocates.
 """
 
 from __future__ import annotations

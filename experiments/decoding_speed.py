@@ -1,13 +1,11 @@
-"""How long a trained model takes to translate its test set, and whether the order of the lines
-changes the scores.
+"""How long a trained model takes to translate its test set, and whether the order of the lines changes the scores.
 
-    python experiments/decoding_speed.py results/translation/decoding.jsonl RUN --commit $(git
-    rev-parse HEAD)
+    python experiments/decoding_speed.py results/translation/decoding.jsonl RUN --commit $(git rev-parse HEAD)
 
-RUN is the folder of a translation run with its record and its model (``advreg compare
---keep-models``, or ``advreg train``). The test set is translated as the run itself did it, then
-with its lines shuffled, from last to first, and in smaller and larger batches; what comes out is
-put back in its place, scored, and compared with the first. Appends one line to OUT.
+RUN is the folder of a translation run with its record and its model (``advreg compare --keep-models``, or ``advreg
+train``). The test set is translated as the run itself did it, then with its lines shuffled, from last to first, and in
+smaller and larger batches; what comes out is put back in its place, scored, and compared with the first. Appends one
+line to OUT.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Which settings suit the built-in task: a grid of methods and options, several runs side by side.
 
-    python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD)
-    --seeds 8 --jobs 16
+    python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD) --seeds 8 --jobs 16
 
-    python experiments/default_task.py results/default_task_dropout.jsonl --commit $(git rev-parse
-    HEAD) --seeds 8 \
+    python experiments/default_task.py results/default_task_dropout.jsonl --commit $(git rev-parse HEAD) --seeds 8 \
         --grid experiments/default-task-dropout.json
 
-Each line of OUT is one run: its settings, dev accuracy and time per step. Runs already in OUT are
-not repeated. Without --train the data comes from the running Python's own standard library.
+Each line of OUT is one run: its settings, dev accuracy and time per step. Runs already in OUT are not repeated.
+Without --train the data comes from the running Python's own standard library.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """How long the search for neighbours takes, exactly and by faiss, and what faiss misses.
 
-    python experiments/neighbour_search.py --queries 130000 --anchors 13000 --width 384 --device cpu
-    --threads 2 \\
+    python experiments/neighbour_search.py --queries 130000 --anchors 13000 --width 384 --device cpu --threads 2 \\
         --against faiss --out results/neighbour_search.jsonl --commit $(git rev-parse HEAD)
 
-Appends one JSON line to OUT. The contestants take turns, ``--repeats`` times; a time is the median
-over the turns. faiss-flat compares everything, as the exact search does; faiss-ivf is what
-``search="faiss"`` uses. The making of the index is included.
+Appends one JSON line to OUT. The contestants take turns, ``--repeats`` times; a time is the median over the turns.
+faiss-flat compares everything, as the exact search does; faiss-ivf is what ``search="faiss"`` uses.
+The making of the index is included.
 Recall is the share of the neighbours found by the exact search that the other finds as well.
 
-Vectors are drawn in one of two ways, queries and anchors alike. ``clusters``: one of 1000 centres
-from N(0, I), and N(0, I) around it, so that two of a cluster have a cosine of about 0.5. ``words``:
-what sentence vectors are made of, the mean of 24 word vectors, with words drawn from 30000 by
-Zipf's law and word vectors from N(0, I).
+Vectors are drawn in one of two ways, queries and anchors alike. ``clusters``: one of 1000 centres from N(0, I), and
+N(0, I) around it, so that two of a cluster have a cosine of about 0.5. ``words``: what sentence vectors are made of,
+the mean of 24 word vectors, with words drawn from 30000 by Zipf's law and word vectors from N(0, I).
 """
 
 from __future__ import annotations

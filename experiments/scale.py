@@ -1,14 +1,12 @@
-"""What a run with many processes costs beside the training: sampler, bookkeeping of the cache,
-redealing, neighbours.
+"""What a run with many processes costs beside the training: sampler, bookkeeping of the cache, redealing, neighbours.
 
     python experiments/scale.py --out results/scale.json --commit $(git rev-parse HEAD) --data DATA
 
-Each part runs in a process of its own with one thread, whose peak memory is recorded; seconds are
-those of the CPU, so that other work on the machine does not count. Nothing is trained: what is
-measured is what grows with the number of samples. Rows of the simulated cache are short, since
-bookkeeping does not see them; what real rows take is arithmetic (`experiments/cache_size.py`,
-`docs/scale.md`). DATA is a folder of known tasks, of which the sentences of one are taken for the
-neighbours; their word vectors are drawn from N(0, I), as a new model's are.
+Each part runs in a process of its own with one thread, whose peak memory is recorded; seconds are those of the CPU, so
+that other work on the machine does not count. Nothing is trained: what is measured is what grows with the number of
+samples. Rows of the simulated cache are short, since bookkeeping does not see them; what real
+rows take is arithmetic (`experiments/cache_size.py`, `docs/scale.md`). DATA is a folder of known tasks, of which the
+sentences of one are taken for the neighbours; their word vectors are drawn from N(0, I), as a new model's are.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are
-there.
+"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are there.
 
 python experiments/studies_page.py            # writes them
 python experiments/studies_page.py --check    # says whether they are up to date

@@ -1,9 +1,7 @@
-"""Makes docs/support.md: what the doctor says of every model family, in every way of training that
-is supported.
+"""Makes docs/support.md: what the doctor says of every model family, in every way of training that is supported.
 
-python experiments/support_page.py            # examines small models of every family (a minute),
-and writes the page python experiments/support_page.py --check    # says whether the page is up to
-date
+python experiments/support_page.py            # examines small models of every family (a minute), and writes the page
+python experiments/support_page.py --check    # says whether the page is up to date
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from advreg.hf.doctor import examine
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "support.md"
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, lora_targets, tiny  # noqa: E402
 

@@ -1,20 +1,17 @@
 """Steps of the Trainer at two commits, side by side: time and peak memory, round by round.
 
-    python experiments/trainer_steps.py pack carry OLD NEW            # both commits' src, for a
-    machine without git python experiments/trainer_steps.py measure OLD NEW --device cpu --out
-    results/trainer-steps/cpu.json python experiments/trainer_steps.py profile OLD NEW --only
-    bert-tiny/eager/r3f
+    python experiments/trainer_steps.py pack carry OLD NEW            # both commits' src, for a machine without git
+    python experiments/trainer_steps.py measure OLD NEW --device cpu --out results/trainer-steps/cpu.json
+    python experiments/trainer_steps.py profile OLD NEW --only bert-tiny/eager/r3f
 
-OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree
-trains in a process of its own (`trainer_steps_worker.py`), and so does the stock Trainer, which
-Standard is compared with. The processes take turns, in each round in the opposite order to the
-round before: A B B A. A ratio is taken within a round. Every comparison is repeated with new
-trainers, since a process may be lucky with where its memory lies.
+OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree trains in a process of
+its own (`trainer_steps_worker.py`), and so does the stock Trainer, which Standard is compared with. The processes take
+turns, in each round in the opposite order to the round before: A B B A. A ratio is taken within a round. Every
+comparison is repeated with new trainers, since a process may be lucky with where its memory lies.
 
-On the CPU the time is that of the process, in one thread, so other work on the machine hardly
-counts, and glibc is kept from giving memory back after each step: whether it can depends on where
-in the heap a few bytes happen to lie, and faulting the pages in again costs a small model several
-per cent of a step. Page faults are recorded.
+On the CPU the time is that of the process, in one thread, so other work on the machine hardly counts, and glibc is kept
+from giving memory back after each step: whether it can depends on where in the heap a few bytes happen to lie, and
+faulting the pages in again costs a small model several per cent of a step. Page faults are recorded.
 """
 
 from __future__ import annotations

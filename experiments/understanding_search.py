@@ -1,18 +1,13 @@
-"""Which settings make a regulariser work on an understanding task: one factor at a time, judged
-without dev.
+"""Which settings make a regulariser work on an understanding task: one factor at a time, judged without dev.
 
-    python experiments/understanding_search.py results/understanding/search-minilm.jsonl --model
-    minilm \
-        --tasks rte,mrpc,stsb,cola --seeds 3 --jobs 15 --commit $(git rev-parse HEAD) [--seconds
-        500]
-    python experiments/understanding_search.py results/understanding/search-mpnet.jsonl --model
-    mpnet --grid base \
-        --tasks rte --epochs 6 --learning-rate 3e-5 --precision bf16 --seeds 3 --jobs 15 --commit
-        $(git rev-parse HEAD)
+    python experiments/understanding_search.py results/understanding/search-minilm.jsonl --model minilm \
+        --tasks rte,mrpc,stsb,cola --seeds 3 --jobs 15 --commit $(git rev-parse HEAD) [--seconds 500]
+    python experiments/understanding_search.py results/understanding/search-mpnet.jsonl --model mpnet --grid base \
+        --tasks rte --epochs 6 --learning-rate 3e-5 --precision bf16 --seeds 3 --jobs 15 --commit $(git rev-parse HEAD)
 
-A fifth of the training data is held out, another fifth for each seed, and is what the scores are
-of. Each line of OUT is one run. Runs already in OUT are not repeated; with --seconds the script
-stops after that time, losing the runs at work.
+A fifth of the training data is held out, another fifth for each seed, and is what the scores are of. Each line of OUT
+is one run. Runs already in OUT are not repeated; with --seconds the script stops after that time, losing the runs at
+work.
 """
 
 from __future__ import annotations

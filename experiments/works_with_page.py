@@ -1,5 +1,4 @@
-"""Makes docs/works-with.md from the cases that tests/works trains: what works with which method,
-and what is refused.
+"""Makes docs/works-with.md from the cases that tests/works trains: what works with which method, and what is refused.
 
 python experiments/works_with_page.py            # writes the page
 python experiments/works_with_page.py --check    # says whether the page is up to date
@@ -16,7 +15,7 @@ from pages import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "works-with.md"
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
 
 from advreg.methods import registry  # noqa: E402
 from works.all_cases import CASES  # noqa: E402

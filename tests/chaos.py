@@ -1,10 +1,11 @@
 """Faults on purpose: runs killed at random moments and resumed, and a long run that must not grow.
 
-python tests/chaos.py                 # 50 kills and 20,000 steps; writes results/chaos.json,
-soak.json and the page python tests/chaos.py --only kills    # or soak; the page is made of the
-records there are python tests/chaos.py --only page     # docs/reliability.md alone
-python tests/chaos.py --only kills --ranks 2 --kills 24    # two processes a run; writes
-results/chaos-2.json
+python tests/chaos.py                    50 kills and 20,000 steps; writes results/chaos.json,
+                                         results/soak.json and the page
+python tests/chaos.py --only kills       or soak; the page is made of the records there are
+python tests/chaos.py --only page        docs/reliability.md alone
+python tests/chaos.py --only kills --ranks 2 --kills 24
+                                         two processes a run; writes results/chaos-2.json
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ from rich.progress import track
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.records.environment import capture_environment, now
 from advreg.records.sealed import LATER, load_as, save_as
-from command_server import CommandServer, Done
-from ends import differences
-from little_tables import sentiment, tiny_folder, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from command_server import CommandServer, Done  # noqa: E402
+from ends import differences  # noqa: E402
+from little_tables import sentiment, tiny_folder, write_table  # noqa: E402
+
 RECORDS, PAGE = ROOT / "results", ROOT / "docs" / "reliability.md"
 CHAOS, SOAK = "chaos.json", "soak.json"
 KILLS, STEPS, SAVE_EVERY, BATCH = 50, 20, 3, 8

@@ -138,7 +138,7 @@ def test_fails_in_teardown(broken):
 def run_pytest(folder: Path, *arguments: str, **told: str) -> Run:
     """What is recorded of the tests in a folder."""
     (folder / TRAININGS).mkdir()
-    code = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    code = os.pathsep.join(str(ROOT / name) for name in ("src", "tests", "tests/helpers"))
     command = [
         sys.executable,
         "-m",

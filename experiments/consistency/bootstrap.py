@@ -33,7 +33,8 @@ from text_runs import TEST, samples
 
 from advreg.lab.tasks.understanding import TASKS
 from advreg.records.log import RecordLog
-from advreg.records.run import RunRecord, load_as, save_as
+from advreg.records.run import RunRecord
+from advreg.records.sealed import load_as, save_as
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "consistency" / "runs.jsonl.gz"

@@ -1,5 +1,4 @@
-"""Merge records that came back from another machine into one file; a run that is there already is
-left alone.
+"""Merge records that came back from another machine into one file; a run that is there already is left alone.
 
 python experiments/consistency/collect.py results/consistency/runs.jsonl.gz FOLDER/runs.jsonl.gz …
 """

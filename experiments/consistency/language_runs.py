@@ -36,7 +36,6 @@ from advreg import AdversarialTrainer
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
-from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.fine_tuning import (
@@ -222,7 +221,6 @@ class LanguageRun:
 
     def __call__(self, tell: Tell) -> records.RunRecord:
         quiet_libraries()
-        keep_freed_memory()
         with for_any_shape():
             return self._run(tell)
 

@@ -2,8 +2,7 @@
 history.
 
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
-    bash carry/go.sh understanding,builtin 540            # there: contests, seconds; then
-    processes, further flags
+    bash carry/go.sh understanding,builtin 540  # there: contests, seconds; processes, more flags
 
 A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one
 that is checked out; all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS

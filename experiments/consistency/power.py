@@ -1,11 +1,10 @@
-"""What each comparison can find: the spread of paired differences in earlier records, and the gain
-that so many seeds show four times in five.
+"""What each comparison can find: the spread of paired differences in earlier records, and the gain that so many seeds
+show four times in five.
 
     python experiments/consistency/power.py
 
-A paired t test of n seeds, two-sided at 5 %, finds a gain of (t(0.975) + t(0.8)) · s / √n in 80 %
-of the cases (nearly), s the standard deviation of the differences over seeds, t of n − 1 degrees of
-freedom.
+A paired t test of n seeds, two-sided at 5 %, finds a gain of (t(0.975) + t(0.8)) · s / √n in 80 % of the cases
+(nearly), s the standard deviation of the differences over seeds, t of n − 1 degrees of freedom.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ from advreg.core.sketch import Drawn, Lumped, Parts, Sketch
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import Head
 from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
-from advreg.records.run import capture_environment, load_as, now, save_as
+from advreg.records.environment import capture_environment, now
+from advreg.records.sealed import load_as, save_as
 
 SIZES = (4, 8, 16, 32)  # of k, and of m
 _WARMUP = 50  # updates

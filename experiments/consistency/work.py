@@ -1,10 +1,10 @@
 """Work off a queue of contests: many runs side by side, each finished one appended to one file of
 records.
 
-    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz --jobs
-    2 python experiments/consistency/work.py --contests understanding,translation --data DATA --out
-    $OUT/runs.jsonl.gz \
-        --known earlier.jsonl.gz --jobs 15 --seconds 560
+    python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz \
+        --jobs 2
+    python experiments/consistency/work.py --contests understanding,translation --data DATA \
+        --out $OUT/runs.jsonl.gz --known earlier.jsonl.gz --jobs 15 --seconds 560
 
 DATA holds ``nlu/``, ``mt/``, ``sft/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT
 or in a file of --known are not repeated; candidates that they decide are chosen from them, so the

@@ -1,8 +1,10 @@
 """Run transformers' and TRL's own tests with the stock trainer and with advreg's, and list the
 difference.
 
-PYTHONPATH=tests python -m peers FOLDER                          # a checkout of transformers or
-TRL, or both, in it PYTHONPATH=tests python -m peers FOLDER --methods r3f --code ../other-checkout
+    PYTHONPATH=tests python -m peers FOLDER
+    PYTHONPATH=tests python -m peers FOLDER --methods r3f --code ../other-checkout
+
+FOLDER holds a checkout of transformers or of TRL, or both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Stand-ins for what the suites load from the Hugging Face hub: tiny models with fixed weights,
-tokenizers, data.
+"""Stand-ins for what the suites load from the Hugging Face hub: tiny models with fixed weights, tokenizers, data.
 
-They lie in a folder as on the hub, ``owner/name``. transformers and datasets load an id that is
-also a folder below the working directory from that folder, so no patches are needed.
+They lie in a folder as on the hub, ``owner/name``. transformers and datasets load an id that is also a folder below the
+working directory from that folder, so no patches are needed.
 
 python -m peers.hub transformers FOLDER CHECKOUT    # CHECKOUT: the library's repository
 python -m peers.hub trl FOLDER CHECKOUT

@@ -84,7 +84,7 @@ def test_an_edited_record_is_refused_with_its_line_and_damage_with_its_place(
     ):
         log.records()
     log.path.write_bytes(gzip.compress(b"") + b"not gzip")
-    with pytest.raises(RecordError, match="damaged behind byte 20"):
+    with pytest.raises(RecordError, match="damaged after byte 20"):
         log.records()
 
 

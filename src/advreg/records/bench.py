@@ -1,6 +1,4 @@
-"""What a bench found, as one JSON file: every round of every contender, so that each figure can be
-computed anew.
-"""
+"""The record of a bench: every round of every contender, so that each figure can be recomputed."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Spread:
         """
         if not values:
             return None
-        several = [*values, *values] if len(values) == 1 else values  # quantiles wants two
+        several = [*values, *values] if len(values) == 1 else values  # quantiles needs two
         low, middle, high = statistics.quantiles(several, n=4, method="inclusive")
         return cls(
             median=middle, quartile_1=low, quartile_3=high, least=min(values), most=max(values)
@@ -55,7 +53,7 @@ class Row:
         method: its name, without options.
         settings: all of its options.
         phase: ``"reuse"`` or ``"refresh"``: ARCH's kinds of epoch; ``"sweep"``: what a sweep of the
-            cache adds to each step of its epoch; ``"always"``: every step is alike.
+            cache adds to each step of its epoch; ``"always"``: all steps are equal.
         against: the row that ``ratio`` divides by.
         rounds: milliseconds per step, round by round.
         time: their spread.
@@ -64,10 +62,10 @@ class Row:
             δ alone as backwards. ``None``: not counted.
         arithmetic: what those passes cost by their arithmetic, in steps of Standard: forward 1/3,
             backward through one forward's graph 2/3, or 1/3 if only δ's gradient is wanted.
-        peak_bytes: most memory that was allocated on the GPU in a step, without what other
-            contenders keep; ``None`` on a CPU.
+        peak_bytes: peak memory allocated on the GPU in a step, excluding what other contenders
+            hold; ``None`` on a CPU.
         cache_bytes: what the method keeps between steps.
-        error: why it was not measured to the end.
+        error: why the measurement did not finish.
     """
 
     name: str
@@ -118,17 +116,17 @@ class BenchRecord:
 
     Args:
         schema: version of this layout.
-        kind: tells it from the record of a run.
-        status: was it measured to the end?
+        kind: distinguishes it from other records.
+        status: whether the measurement finished.
         settings: all of :class:`~advreg.lab.bench.settings.BenchSettings`.
         model: class, parameters and streams of the model.
         commit: of the code, as given or found.
         environment: versions, machine and arguments, as
-            :func:`advreg.records.environment.capture_environment` gives them.
-        hardware: the device and how torch uses it.
+            :func:`advreg.records.environment.capture_environment` returns them.
+        hardware: the device, and how torch uses it.
         started, finished: times in UTC.
         notes: what was left out, and why.
-        panels: the figures, shape by shape.
+        panels: the measurements, shape by shape.
     """
 
     schema: int = SCHEMA

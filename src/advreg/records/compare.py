@@ -1,6 +1,4 @@
-"""What a comparison did, as one JSON file beside its runs' records; without torch, so that reports
-can read it.
-"""
+"""The record of a comparison: one JSON file in the folder that holds the records of its runs."""
 
 from __future__ import annotations
 
@@ -29,13 +27,13 @@ class ComparedTask:
     """A task.
 
     Args:
-        name: as it was asked for.
+        name: as given to ``--task``.
         title: name of its data.
-        main_metrics: those whose mean is its one number.
-        scored_on: the set that they are taken on.
+        main_metrics: the metrics whose mean is the score.
+        scored_on: the split that is scored.
         fingerprint: of its data.
         sizes, tuning_sizes: samples to train and evaluate on, in the runs and in the tuning.
-        settings: what all its runs share, but for what was tuned.
+        settings: the settings that all its runs share; tuned ones are left out.
     """
 
     name: str
@@ -53,12 +51,12 @@ class Candidate:
     """Settings that were tried on held-out training data.
 
     Args:
-        settings: what the grid set: common settings and options of the method.
+        settings: the values from the grid: common settings and options of the method.
         seed: of its one run.
-        folder: of the run, within the comparison's.
-        score: the task's main score there, in percent; null if it failed or is still to come.
+        folder: of the run, relative to the comparison's.
+        score: the task's main score there, in percent; null if it failed or has not run yet.
         error: why it failed.
-        seconds: its training took.
+        seconds: duration of its training.
     """
 
     settings: dict[str, Any]
@@ -74,10 +72,10 @@ class Choice:
     """The tuning of one method on one task.
 
     Args:
-        task, method: of which.
+        task, method: what was tuned.
         grid_size: points of the method's whole grid.
-        candidates: those tried, in their order; none: no tuning.
-        chosen: place of the best among them; null: not decided yet, no tuning, or none could be
+        candidates: the points that were tried, in order; empty without tuning.
+        chosen: index of the best of them; null: not decided yet, no tuning, or none could be
             trained.
     """
 
@@ -105,17 +103,17 @@ class CompareRecord:
 
     Args:
         schema: version of this layout.
-        kind: tells it from other records.
-        status: was it carried out to its end?
+        kind: distinguishes it from other records.
+        status: whether the comparison finished.
         settings: the methods, the seeds and the model.
-        grid: the values tuned over: ``common``, and each method's own under its name.
+        grid: the values tuned over: ``common``, and each method's options under its name.
         search: how candidates were drawn and judged.
         reference: the method that the others are compared with.
-        tasks, choices, runs: what was done.
-        notes: what a reader must know to judge it, such as unequal numbers of candidates.
+        tasks, choices, runs: its parts, in order.
+        notes: caveats for the reader, such as unequal numbers of candidates.
         environment: as :func:`advreg.records.environment.capture_environment` gives it;
             ``device`` names every device of the runs.
-        started, finished: times in UTC; ``finished`` is that of the last change.
+        started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
     schema: int = SCHEMA
@@ -147,17 +145,16 @@ def load(place: Path) -> CompareRecord:
     record = load_as(path, CompareRecord)
     tried = [candidate.folder for choice in record.choices for candidate in choice.candidates]
     for folder in [*tried, *(run.folder for run in record.runs)]:
-        if not stays_inside(folder):  # runs are trained, and tidied up, in there
-            told = f"must be in the folder of the comparison, got '{folder}'"
-            raise RecordError(
-                told, "do not go on with a record that is not yours", field="folder", path=path
-            )
+        if not stays_inside(folder):  # resuming writes and deletes files there
+            problem = f"must be in the folder of the comparison, got '{folder}'"
+            remedy = "do not resume a comparison from a source that you do not trust"
+            raise RecordError(problem, remedy, field="folder", path=path)
     return record
 
 
 def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -> float | None:
-    """The mean of the main metrics that were taken, in percent; ``None`` if one is not a number, or
-    none is there.
+    """The mean of the main metrics that were measured, in percent; ``None`` if there are none, or
+    if one is not a number.
 
     Example:
         >>> score_of({"accuracy": 0.84, "f1": 0.89, "loss": 0.3}, ["accuracy", "f1"])
@@ -171,26 +168,26 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
 
 
 def in_percent(metric: str, value: float | None) -> float | None:
-    """A score out of 100: those of translation are so already."""
+    """A score out of 100. Scores of translation are already."""
     return 100 * value if value is not None and is_share(metric) else value
 
 
 def is_share(metric: str) -> bool:
-    """Is a score a share, which reads as percent? BLEU and chrF are numbers up to 100, and not a
-    percentage.
+    """Whether a score is a share, shown in percent. BLEU and chrF are numbers up to 100, but not
+    percentages.
     """
     return not metric.endswith(_OUT_OF_100)
 
 
 def seconds_of(run: RunRecord) -> float:
-    """What the steps of a run took, without evaluations and saves."""
+    """Duration of the steps of a run, without evaluations and saves."""
     return (run.outcome.timing.get("seconds_per_step") or 0.0) * (
         run.outcome.timing.get("steps") or 0.0
     )
 
 
 def wall_seconds(run: RunRecord) -> float:
-    """From start to end of a run, whatever it did; 0 for one that has not ended."""
+    """Seconds from the start of a run to its end; 0 for one that has not ended."""
     if run.finished is None:
         return 0.0
     return (
@@ -199,7 +196,7 @@ def wall_seconds(run: RunRecord) -> float:
 
 
 class Saved(Protocol):
-    """A record that can be put into a folder."""
+    """A record that can be saved to a folder."""
 
     def save(self, folder: Path) -> Any: ...
 
@@ -208,8 +205,8 @@ R = TypeVar("R", bound=Saved)
 
 
 def recorded(record: Callable[[Status], R], folder: Path, work: Callable[[], object]) -> R:
-    """Do the work; the record is in the folder at every moment from here on, and says whether the
-    user stopped it.
+    """Do the work with its record in the folder: running at first, then finished, or interrupted
+    if the user stopped it.
     """
     record("running").save(folder)
     try:

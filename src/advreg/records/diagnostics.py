@@ -1,6 +1,4 @@
-"""How a run's memory was doing when training ended: a small file beside the record, from which
-reports are drawn.
-"""
+"""State of a method's memory at the end of training: a small file in the folder of the run."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ HEALTH_FILE = "health.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """Counts of values in bins of equal width between two ends; what lies outside is in the first
-    or last bin.
-    """
+    """Counts of values in bins of equal width; values outside the range count in the outer bins."""
 
     stream: str
     low: float
@@ -45,7 +41,7 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenNorms:
-    """‖δ‖₂ at each token of a cached sample, and the tokens' texts where they are known."""
+    """‖δ‖₂ at each token of a cached sample, and the tokens' texts where available."""
 
     sample: int
     stream: str
@@ -55,11 +51,11 @@ class TokenNorms:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHealth:
-    """What a cache of perturbations holds.
+    """Contents of a cache of perturbations.
 
     Args:
-        sizes: ‖δ‖/ε by the ball's own norm and scope, of some cached samples or their tokens.
-        written: how many cached samples were last written in each epoch; ``-1`` is never.
+        sizes: ‖δ‖/ε in the norm and scope of the ball, of some cached samples or their tokens.
+        written: the number of cached samples last written in each epoch; ``-1``: never written.
         similarity: cosine similarity of some uncached samples to the neighbours they borrow from.
         tokens: the norms of a few cached samples, token by token.
     """
@@ -75,9 +71,9 @@ class HealthRecord:
     """The file.
 
     Args:
-        schema, kind: tell it from other records.
-        peak_bytes: most memory that was allocated on the GPU; ``None`` on a CPU.
-        memory: of the method; ``None`` if it keeps none.
+        schema, kind: distinguish it from other records.
+        peak_bytes: peak memory allocated on the GPU; ``None`` on a CPU.
+        memory: of the method; ``None`` if it has none.
     """
 
     schema: int = SCHEMA
@@ -90,6 +86,6 @@ class HealthRecord:
 
 
 def load(folder: Path) -> HealthRecord | None:
-    """The health of the run in a folder; ``None`` if it left none."""
+    """The record of the run in a folder; ``None`` if there is none."""
     path = folder / HEALTH_FILE
     return load_as(path, HealthRecord) if path.is_file() else None

@@ -1,8 +1,8 @@
-"""Many runs in one compressed file: a sealed record a line, each line appended in one piece.
+"""Many runs in one compressed file: one sealed record a line.
 
-The file is gzip's, of one member a record, so that ``zcat`` reads it and ``cat`` joins several. A
-process that is killed while it appends leaves half a member at the end; the next one to append cuts
-it off, and readers pass over it.
+The file is a sequence of gzip members, one for each record: ``zcat`` reads it and ``cat`` joins
+several. A process that is killed while it appends leaves an incomplete member at the end. Readers
+skip it, and the next append truncates it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from advreg.records.run import RunRecord
 from advreg.records.sealed import RecordError, seal_line, unseal_line
 
 _AT_ONCE = 2**16
-_GZIP = 16 + zlib.MAX_WBITS  # zlib's word for gzip's frame
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's code for the gzip format
 
 
 class RecordLog:
     """A file of records, to which one process appends at a time.
 
     Args:
-        path: of the file, by habit ``….jsonl.gz``; made when the first record is appended.
+        path: of the file, usually ``….jsonl.gz``; created by the first append.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._whole = 0  # bytes of whole records, as far as this process knows
+        self._whole = 0  # bytes of complete records that this process has seen
 
     def append(self, record: RunRecord) -> None:
-        """Add a record at the end, on the disk when this returns; half a record there is cut off
-        first.
-        """
+        """Add a record at the end; it is on the disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         member = gzip.compress(seal_line(record).encode("utf-8"), mtime=0)
         with open(self.path, "ab") as file:
@@ -47,7 +45,7 @@ class RecordLog:
         self._whole += len(member)
 
     def records(self) -> list[RunRecord]:
-        """All whole records in their order; RecordError where one was damaged or edited."""
+        """All complete records, in order; RecordError where one was damaged or edited."""
         return [self._unsealed(line, number) for number, line in enumerate(self._lines(), start=1)]
 
     def _lines(self) -> Iterator[str]:
@@ -65,11 +63,10 @@ class RecordLog:
 
 
 def members(content: bytes) -> tuple[Sequence[bytes], int]:
-    """What the whole members of a gzip file hold, and how many bytes they take; half a one at the
-    end is left out.
+    """The contents of the complete members of a gzip file, and their total size in bytes.
 
     Raises:
-        RecordError: where what is not gzip's follows a member.
+        RecordError: where a member is followed by bytes that are not gzip.
     """
     found: list[bytes] = []
     whole = 0
@@ -80,8 +77,8 @@ def members(content: bytes) -> tuple[Sequence[bytes], int]:
                 parts.append(unpacking.decompress(content[place : place + _AT_ONCE]))
                 place += _AT_ONCE
         except zlib.error as error:
-            remedy = "restore the file, or cut it off there"
-            raise RecordError(f"is damaged behind byte {whole} ({error})", remedy) from None
+            remedy = "restore the file, or truncate it there"
+            raise RecordError(f"is damaged after byte {whole} ({error})", remedy) from None
         if not unpacking.eof:
             break
         found.append(b"".join(parts))

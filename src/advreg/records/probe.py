@@ -1,4 +1,4 @@
-"""What a probing found, as one JSON file; without torch, so that reports can read it."""
+"""The record of a probing experiment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class ProbeResult:
 
     Args:
         encoder: its short name.
-        label: what its violin is called: the method it was trained with, or its name.
-        trained_on: the task it was trained on, if its record tells.
-        task: what the heads were fitted for.
-        scores: the task's one number of each seed, in percent.
+        label: of its violin: the method it was trained with, or its name.
+        trained_on: the task it was trained on, if it has a record.
+        task: the task that the heads were fitted to.
+        scores: the task's main score for each seed, in percent.
         metrics: all metrics of each seed.
     """
 
@@ -31,7 +31,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeRecord:
-    """A probing experiment as it is written."""
+    """One probing experiment."""
 
     schema: int = SCHEMA
     kind: Literal["probe"] = "probe"

@@ -64,7 +64,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """The model; ``name`` is a hub name or a path, of which the last part is kept."""
+    """The model; ``name`` is a hub name, or the last part of a path."""
 
     name: str
     parameters: int | None = None
@@ -72,7 +72,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """How it was trained; ``more`` holds whatever else the recipe sets."""
+    """The settings of the training; ``more`` holds those of the kind of task."""
 
     epochs: float
     batch_size: int
@@ -84,12 +84,11 @@ class TrainingInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out: final metrics, history (one dict per log line), seconds, passes and cache
-    size.
+    """Results: final metrics, history (one dict for each log line), seconds, passes, cache size.
 
-    ``error`` is why the run failed, ``earlier_errors`` when and why earlier attempts at it did, the
-    oldest first. ``epoch_seconds`` is what the steps of each epoch took, evaluations and saves left
-    out.
+    ``error`` is the reason why the run failed; ``earlier_errors`` are the times and reasons of
+    earlier failed attempts, oldest first. ``epoch_seconds`` is the duration of the steps of each
+    epoch, without evaluations and saves.
     """
 
     status: Status = "running"
@@ -198,18 +197,14 @@ class RunRecord:
     def fail(
         self, error: BaseException | str, history: Sequence[Mapping[str, Any]] = ()
     ) -> RunRecord:
-        """The record of the same run, failed now, with what was logged; what the outcome already
-        holds is kept.
-        """
+        """The record of the same run, failed now, with the logged lines added to its outcome."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         logged = [*self.outcome.history, *(dict(line) for line in history)]
         outcome = dataclasses.replace(self.outcome, status="failed", error=text, history=logged)
         return dataclasses.replace(self, outcome=outcome, finished=now())
 
     def after(self, earlier: RunRecord) -> RunRecord:
-        """The record of the same run, begun again; if the earlier attempt failed, it is kept when
-        and why.
-        """
+        """The record of a new attempt at the same run, with the times and reasons of failures."""
         before = earlier.outcome
         errors = [
             *before.earlier_errors,
@@ -220,11 +215,11 @@ class RunRecord:
         )
 
     def portable(self, *, keep_paths: bool = False) -> RunRecord:
-        """The record as it is read back; see :func:`advreg.records.sealed.portable`."""
+        """The record after saving and loading; see :func:`advreg.records.sealed.portable`."""
         return portable(self, keep_paths=keep_paths)
 
     def save(self, path: str | os.PathLike[str], *, keep_paths: bool = False) -> None:
-        """Write the record to ``path`` in one piece; folders are made as needed."""
+        """Write the record to ``path`` atomically; missing folders are created."""
         with naming(Path(path)):
             checked = self.portable(keep_paths=keep_paths)
         save_as(path, checked, keep_paths=keep_paths)

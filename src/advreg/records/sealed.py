@@ -1,4 +1,4 @@
-"""Sealed files: a dataclass as JSON with a checksum of its own text, decoded strictly.
+"""Sealed files: a dataclass as JSON that contains its own checksum, decoded strictly.
 
 * :func:`save_as` is atomic. A reader sees the old file or the new one.
 * The text holds its own SHA-256 checksum. :func:`load_as` refuses a file that was damaged or
@@ -52,7 +52,7 @@ LATER = types.MappingProxyType({"later": True})
 
 UNEDITED = "records are not edited by hand: restore the file or repeat the run"
 _BLANK_CHECKSUM = "0" * 64
-_KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {  # what may stand in JSON for a type
+_KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {  # the JSON values of a type
     dict: ("an object", (dict,)),
     list: ("a list", (list,)),
     float: ("a number", (int, float)),
@@ -79,7 +79,7 @@ class RecordError(ValueError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of what is done with it."""
+    """Add the file's name to any RecordError raised inside."""
     try:
         yield
     except RecordError as error:
@@ -92,7 +92,7 @@ def naming(path: Path) -> Iterator[None]:
 def save_as(
     path: str | os.PathLike[str], record: DataclassInstance, *, keep_paths: bool = False
 ) -> None:
-    """Write a record to ``path`` in one piece; folders are made as needed."""
+    """Write a record to ``path`` atomically; missing folders are created."""
     path = Path(path)
     with naming(path):
         text = _sealed(record, keep_paths, indent=2)
@@ -109,7 +109,7 @@ def load_as(path: str | os.PathLike[str], cls: type[R]) -> R:
 
     Raises:
         RecordError: for anything but a whole, unedited record of this schema.
-        OSError: for a file that is missing or must not be read.
+        OSError: for a file that is missing or not readable.
     """
     path = Path(path)
     with naming(path):
@@ -159,7 +159,7 @@ def _digest(text: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one piece: whatever happens, it holds the old text or the new one."""
+    """Write a file atomically: after any failure it holds the old text or the new one."""
     # in the same folder: os.replace is atomic within one file system only
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -190,7 +190,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def portable(record: R, *, keep_paths: bool = False) -> R:
-    """The record as it is read back: plain JSON values, finite numbers, no paths of this machine.
+    """The record after saving and loading: plain JSON values, finite numbers, shortened paths.
 
     Raises:
         RecordError: for a value that JSON cannot hold, or that the field's type does not allow.
@@ -243,8 +243,8 @@ def _key(key: object, where: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Escape what UTF-8 cannot hold, such as the lone surrogates that stand for undecodable bytes
-    in arguments and file names.
+    """Escape lone surrogates, which UTF-8 cannot encode; Python uses them for undecodable bytes in
+    arguments and file names.
     """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -253,7 +253,7 @@ def without_surrogates(text: str) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """An object of JSON, which allows less than Python: no NaN, no overflow, no key twice."""
+    """A JSON object; unlike json.loads, refuses NaN, overflow and duplicate keys."""
 
     def constant(name: str) -> float:
         raise ValueError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""What a study found, as a file: its panels, and the value of every run."""
+"""The record of a study: its panels, and the score of every run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StudiedRun:
 
     Args:
         seed: of weights and order.
-        folder: of its record, within the study's.
-        score: the task's main score, in percent; null if it failed or is still to come.
-        seconds: its training took.
+        folder: of its record, relative to the study's.
+        score: the task's main score, in percent; null if it failed or has not run yet.
+        seconds: duration of its training.
         error: why it failed.
     """
 
@@ -37,10 +37,10 @@ class StudiedVariant:
     """Runs of one method with the same settings, one for each seed.
 
     Args:
-        name: METHOD/default, or METHOD/ and what differs from that.
+        name: METHOD/default, or METHOD/ and the difference from it.
         method: its method.
-        changes: what differs from the default's options and settings.
-        runs: with every seed.
+        changes: options and settings that differ from the default's.
+        runs: one for each seed.
     """
 
     name: str
@@ -51,7 +51,7 @@ class StudiedVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class StudiedPoint:
-    """A point of a panel: what stands below it, and the name of its variant."""
+    """A point of a panel: its label on the axis, and the name of its variant."""
 
     label: str
     variant: str
@@ -72,18 +72,18 @@ class StudyRecord:
 
     Args:
         schema: version of this layout.
-        kind: tells it from other records.
-        status: was it carried out to its end?
-        method: the one that is studied.
+        kind: distinguishes it from other records.
+        status: whether the study finished.
+        method: the studied method.
         seeds: of every variant.
-        task: its data, and what all runs share.
-        panels: what was varied, in the order they are drawn in.
+        task: its data, and the settings that all runs share.
+        panels: the options that were varied, in the order of drawing.
         baselines: names of the variants that are drawn as lines.
         variants: every different setting, and its runs.
-        notes: what a reader must know, such as points that cannot differ.
+        notes: caveats for the reader, such as points that cannot differ.
         environment: as :func:`advreg.records.environment.capture_environment` gives it;
             ``device`` names every device of the runs.
-        started, finished: times in UTC; ``finished`` is that of the last change.
+        started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
     schema: int = SCHEMA

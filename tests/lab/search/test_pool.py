@@ -239,7 +239,7 @@ def test_workers_of_a_loop_that_was_killed_end_themselves(tmp_path: Path) -> Non
         "from runner_jobs import Seen, Sleep\n"
         f"Runner(1).run([Job('job', Path(), Sleep(Path({str(tmp_path)!r})))], Seen())\n"
     )
-    here = str(Path(__file__).parents[2])
+    here = str(Path(__file__).parents[2] / "helpers")
     loop = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": here})
     wait_for((tmp_path / "pid").exists)
     wait_for(lambda: (tmp_path / "pid").read_text() != "")

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-TESTS = Path(__file__).parent
-
 
 def together(
     job: str, world: int, folder: Path, seconds: float = 120, /, **arguments: Any
@@ -58,7 +56,7 @@ def together(
 
 def common_environment() -> dict[str, str]:
     """Of every process: the code that this one has, one thread each, and where they meet."""
-    paths = os.pathsep.join([str(TESTS), str(TESTS / "hf"), *filter(None, sys.path)])
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     return os.environ | {
         "PYTHONPATH": paths,
         "OMP_NUM_THREADS": "1",
