@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from advreg.catalogue import catalogue
+from advreg.lab.catalogue import catalogue
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, and shades between its colours
 _PALETTE = (

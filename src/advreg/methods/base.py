@@ -15,15 +15,15 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hin
 import torch
 from torch import Tensor
 
-from advreg.catalogue import OptionInfo
 from advreg.core.checks import UnsupportedError
 from advreg.core.divergence import Divergence, Prediction
+from advreg.core.options import OptionInfo, option
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
 from advreg.methods.coerce import coerce
 
-__all__ = ["OptionInfo", "UnsupportedError"]
+__all__ = ["OptionInfo", "UnsupportedError", "option"]
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
@@ -324,11 +324,6 @@ def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str
     }
     options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
     return options
-
-
-def option(default: Any, help: str) -> Any:
-    """A method's option: a dataclass field with its help text."""
-    return field(default=default, metadata={"help": help})
 
 
 class Registry(dict[str, "type[Method]"]):

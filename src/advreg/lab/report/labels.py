@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advreg.catalogue import catalogue, title_of
+from advreg.lab.catalogue import catalogue, title_of
 
 NOTHING = "–"
 TASK_NAMES = {

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from advreg.catalogue import catalogue, title_of
+from advreg.lab.catalogue import catalogue, title_of
 from advreg.methods import describe, registry
 
 
@@ -24,7 +24,7 @@ def test_options_and_arguments_are_those_of_the_class(name: str) -> None:
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys; from advreg.catalogue import catalogue; catalogue(); print('torch' in sys.modules)"
+    code = "import sys; from advreg.lab.catalogue import catalogue; catalogue(); print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
 

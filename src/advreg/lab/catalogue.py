@@ -15,18 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-_ROOT = Path(__file__).parent
+from advreg.core.options import OptionInfo
+
+_ROOT = Path(__file__).parents[1]
 _METHODS = "advreg.methods"
-
-
-@dataclass(frozen=True)
-class OptionInfo:
-    """One option as users meet it: name, type, default, help."""
-
-    name: str
-    type: Any
-    default: Any
-    help: str
 
 
 @dataclass(frozen=True)
