@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from advreg.hf.attach import attach, detach
     from advreg.hf.data import IdCollator, Identified
     from advreg.hf.guards.capability import UnsupportedError
+    from advreg.hf.session import prepare
     from advreg.hf.survey import survey
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
     from advreg.hf.view.view import HFModelView
@@ -57,6 +58,7 @@ _HOMES = {
     "attach": "advreg.hf.attach",
     "create": "advreg.methods",
     "detach": "advreg.hf.attach",
+    "prepare": "advreg.hf.session",
     "survey": "advreg.hf.survey",
 }
 
@@ -82,6 +84,7 @@ __all__ = [
     "attach",
     "create",
     "detach",
+    "prepare",
     "survey",
 ]
 
