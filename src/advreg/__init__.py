@@ -90,6 +90,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return import_module("advreg.functional")
     if name not in _HOMES:
         raise AttributeError(f"module 'advreg' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
