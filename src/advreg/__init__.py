@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from advreg.core.schedule import Clock
     from advreg.hf.attach import attach, detach
-    from advreg.hf.data import IdCollator, Identified
     from advreg.hf.guards.capability import UnsupportedError
     from advreg.hf.session import prepare
-    from advreg.hf.survey import survey
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
     from advreg.hf.view.view import HFModelView
     from advreg.methods import (
@@ -43,8 +41,6 @@ _HOMES = {
     "Clock": "advreg.core.schedule",
     "FreeAT": "advreg.methods",
     "FreeLB": "advreg.methods",
-    "IdCollator": "advreg.hf.data",
-    "Identified": "advreg.hf.data",
     "HFModelView": "advreg.hf.view.view",
     "OLS": "advreg.methods",
     "R3F": "advreg.methods",
@@ -59,7 +55,6 @@ _HOMES = {
     "create": "advreg.methods",
     "detach": "advreg.hf.attach",
     "prepare": "advreg.hf.session",
-    "survey": "advreg.hf.survey",
 }
 
 __all__ = [
@@ -72,8 +67,6 @@ __all__ = [
     "FreeAT",
     "FreeLB",
     "HFModelView",
-    "IdCollator",
-    "Identified",
     "RDrop",
     "SimCut",
     "Smart",
@@ -85,7 +78,6 @@ __all__ = [
     "create",
     "detach",
     "prepare",
-    "survey",
 ]
 
 

@@ -77,6 +77,16 @@ def prepare(
 
     Raises:
         UnsupportedError: the method cannot train this model on these data.
+
+    Example:
+        >>> from advreg import Smart
+        >>> session = prepare(model, loader, Smart(radius=0.3, ascent_steps=1), optimizer)
+        >>> for batch in session.loader:
+        ...     report = session.step(batch)
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> session.epoch, session.updates
+        (1, 2)
     """
     return Session(
         model, loader, method, optimizer, accelerator, accumulation, planned, site, seed,

@@ -86,6 +86,12 @@ class HFModelView:
     made, before the model is traced, and stay until :meth:`release`. With
     ``mode="reduce-overhead"``, call ``torch.compiler.cudagraph_mark_step_begin()`` before each
     optimizer step's first pass: predictions must outlive the passes that follow them.
+
+    Example:
+        >>> view = HFModelView(model)
+        >>> clean, perturbed = view.pair(batch, view.zeros(batch))
+        >>> clean.shape == perturbed.shape
+        True
     """
 
     def __init__(
@@ -588,8 +594,7 @@ class HFModelView:
         if SAMPLE_ID not in batch:
             raise KeyError(
                 f"the batch has no '{SAMPLE_ID}', which this method needs to remember samples; "
-                "wrap the dataset in "
-                "advreg.Identified and the collator in advreg.IdCollator, or use AdversarialTrainer"
+                "train with AdversarialTrainer, advreg.attach or advreg.prepare"
             )
         ids: Tensor = batch[SAMPLE_ID]
         return ids

@@ -47,6 +47,12 @@ class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
     Differs from the authors' code: the last *real* token of a row is spared, on whichever side the
     padding is (theirs spares the last position, which in a padded target is padding); the penalty
     has the denominator of the task loss; dropout masks can be shared or off.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = SimCut(cut=0.3).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty > 0)
+        True
     """
 
     cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
