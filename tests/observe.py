@@ -354,11 +354,11 @@ class Copies:
 
     @contextmanager
     def of(self, copy: int) -> Iterator[None]:
-        self.copy = copy
+        before, self.copy = self.copy, copy
         try:
             yield
         finally:
-            self.copy = 0
+            self.copy = before
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
@@ -379,7 +379,7 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         def pass_noted(*args: Any, **ways: Any) -> Any:
             copies.is_fused = bool(ways.get("doubled") or ways.get("both_losses"))
             try:
-                with copies.of(min(1, sum(passes))):
+                with copies.of(max(copies.copy, min(1, sum(passes)))):
                     passes[:] = [count + 1 for count in passes]
                     return make(*args, **ways)
             finally:

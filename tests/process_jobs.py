@@ -23,7 +23,7 @@ from advreg.hf.checkpoint.saving import CheckpointWriter
 from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
-from advreg.methods import create
+from advreg.methods import create, registry
 from observe import Padded, dropping, features_of, known_dropout, remembered
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
@@ -129,7 +129,11 @@ def trainer_of(
         key: settings.pop(key) for key in list(settings) if key in create(name).options()
     }
     exact = {"dropout": dropout, "dtype": getattr(torch, dtype)}
-    model = dropping(family) if name == "rdrop" and dropout == 0 else tiny(family, **exact)
+    model = (
+        dropping(family)
+        if "dropout" in registry[name].info.needs and dropout == 0
+        else tiny(family, **exact)
+    )
     fields = {
         "output_dir": folder,
         "per_device_train_batch_size": 2,

@@ -204,9 +204,9 @@ def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPa
     task = HFModelView(tiny("bert", dropout=0.3).train())
     pair, seen = task.pair, []
 
-    def spy(batch: Any, delta: Any, fuse: bool = True) -> Any:
+    def spy(batch: Any, delta: Any, *ways: Any) -> Any:
         assert not delta.values["tokens"].any()
-        seen.extend(pair(batch, delta, fuse))
+        seen.extend(pair(batch, delta, *ways))
         return tuple(seen)
 
     monkeypatch.setattr(task, "pair", spy)

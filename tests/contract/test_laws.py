@@ -23,6 +23,7 @@ from advreg.hf.components.steps import StepRunner
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, Step, create, registry
+from advreg.methods.options import TargetOptions
 from observe import (
     Batch,
     Copies,
@@ -74,9 +75,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 METHODS = list(registry)
 FAMILIES = ["bert", "marian", "gpt2", "t5"]
 TWO = ["bert", "marian"]  # one stream and samples; two streams and target tokens
-# a refresh, a reuse, and a refresh with a past; nothing known, and what the epochs before made
-# known
-EPOCHS = dict.fromkeys(("arch", "temporal", "ols"), (0, 1, 2))
 every_method = pytest.mark.parametrize("name", METHODS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 two_families = pytest.mark.parametrize("family", TWO)
@@ -91,11 +89,15 @@ def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     puts it.
     """
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return known_dropout(monkeypatch) if parameters.get("name") == "rdrop" else None
+    return known_dropout(monkeypatch) if needs_dropout(parameters.get("name")) else None
+
+
+def needs_dropout(name: str | None) -> bool:
+    return name is not None and "dropout" in registry[name].info.needs
 
 
 def model_for(name: str, family: str) -> Any:
-    return dropping(family) if name == "rdrop" else exact(family)
+    return dropping(family) if needs_dropout(name) else exact(family)
 
 
 def make(name: str, **options: Any) -> Method:
@@ -115,7 +117,15 @@ def setting(
 
 
 def epochs_of(name: str) -> tuple[int, ...]:
-    return EPOCHS.get(name, (0,))
+    """Of a method that remembers: nothing known, then what the epochs before made known (of ARCH a
+    refresh, a reuse, and a refresh with a past).
+    """
+    return (0,) if make(name).memory is None else (0, 1, 2)
+
+
+def waits_for_an_epoch(name: str) -> bool:
+    """Whether the penalty is towards what an earlier epoch predicted."""
+    return issubclass(registry[name], TargetOptions)
 
 
 def descended(method: Method, task: HFModelView, batch: Batch, **ways: Any) -> dict[str, Tensor]:
@@ -386,9 +396,23 @@ ENDS = [
 ]
 
 
-BOUNDED = [
-    name for name in METHODS if name != "simcut"
-]  # which takes embeddings away, whatever their size
+MAGNITUDES = ("radius", "noise_scale", "cut")
+
+
+def still(name: str) -> dict[str, float]:
+    """The option with which a method is standard training: a perturbation of size 0, or weight
+    0.
+    """
+    known = make(name).options()
+    return next(({option: 0.0} for option in (*MAGNITUDES, "weight") if option in known), {})
+
+
+BOUNDED = [  # those with a bound on what is added to an embedding, or that add nothing
+    name
+    for name in METHODS
+    if {"radius", "noise_scale"} & set(make(name).options())
+    or "perturbation" not in registry[name].info.needs
+]
 
 
 def accepts(name: str, options: dict[str, Any]) -> bool:
@@ -490,15 +514,6 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
 
 # ---- (f) nothing to perturb with
 
-STILL: dict[str, dict[str, Any]] = {
-    "r3f": {"noise_scale": 0.0},
-    "simcut": {"cut": 0.0},
-    "temporal": {"weight": 0.0},
-    "ols": {"weight": 0.0},
-    "standard": {},
-    "rdrop": {},  # its copies drop the same
-}
-
 
 @every_method
 @two_families
@@ -507,7 +522,7 @@ def test_a_ball_of_radius_zero_is_standard_training(
 ) -> None:
     if copies is not None:
         copies.differ = False
-    method, task, batch = setting(name, family, **STILL.get(name, {"radius": 0.0}))
+    method, task, batch = setting(name, family, **still(name))
     expected = step(create("standard"), task, batch)
     clean = gradients(task.model)
     for epoch in epochs_of(name):
@@ -520,7 +535,7 @@ def test_a_ball_of_radius_zero_is_standard_training(
 
 @pytest.mark.parametrize("name", [name for name in METHODS if accepts(name, {"weight": 0.0})])
 def test_a_weight_of_zero_is_standard_training(name: str) -> None:
-    one_loss = {"both_losses": False} if name == "rdrop" else {}
+    one_loss = {"both_losses": False} if "both_losses" in make(name).options() else {}
     method, task, batch = setting(name, "bert", weight=0.0, **one_loss)
     clean = descended(create("standard"), task, batch)
     assert close(descended(method, task, batch), clean, 1e-9)
@@ -541,7 +556,7 @@ def test_before_its_start_a_step_is_standard_training_to_the_bit_and_then_it_is_
     assert equal(descended(method, task, batch, at=4, planned=10), standard)
     begun = descended(method, task, batch, epoch=1, at=5, planned=10)
     at_once, _, _ = setting(name, family)
-    if name in ("temporal", "ols"):  # they remember what they saw before
+    if waits_for_an_epoch(name):  # it remembers what it saw before
         descended(at_once, task, batch)
         assert equal(begun, descended(at_once, task, batch, epoch=1))
     else:  # ARCH refreshes in its first epoch, whichever that is
@@ -560,9 +575,9 @@ def test_a_start_in_mid_run_needs_a_plan(name: str) -> None:
 def test_a_ramp_is_the_weight_of_its_moment(name: str) -> None:
     method, task, batch = setting(name, "bert", weight=2.0, ramp="linear")
     other, _, _ = setting(name, "bert", weight=1.5)
-    for one in (method, other) if name in ("temporal", "ols") else ():
+    for one in (method, other) if waits_for_an_epoch(name) else ():
         descended(one, task, batch, planned=8)
-    epoch = 1 if name in ("temporal", "ols") else 0
+    epoch = 1 if waits_for_an_epoch(name) else 0
     risen = descended(method, task, batch, epoch=epoch, at=6, planned=8)
     assert close(risen, descended(other, task, batch, epoch=epoch), 1e-12)
 

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from advreg.core.checks import UnsupportedError
 from advreg.core.divergence import Divergence, Prediction
+from advreg.core.options import OptionInfo, option
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
 from advreg.methods.coerce import coerce
 
-__all__ = ["UnsupportedError"]
+__all__ = ["OptionInfo", "UnsupportedError", "option"]
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
@@ -331,11 +332,6 @@ def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str
     return options
 
 
-def option(default: Any, help: str) -> Any:
-    """A method's option: a dataclass field with its help text."""
-    return field(default=default, metadata={"help": help})
-
-
 class Registry(dict[str, "type[Method]"]):
     """The methods by name; sums of them, such as ``temporal+smart``, are made when asked for."""
 
@@ -346,6 +342,10 @@ class Registry(dict[str, "type[Method]"]):
                 f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
             )
         return self[name]
+
+    def canonical(self, name: str) -> str:
+        """The one name of a method; the parts of a sum may come in any order."""
+        return self[name].info.name if name in self else name
 
     def __missing__(self, name: str) -> type[Method]:
         from advreg.methods.combined import combination
@@ -395,16 +395,6 @@ def register(
     return add
 
 
-@dataclass(frozen=True)
-class OptionInfo:
-    """One option as users meet it: name, type, default, help."""
-
-    name: str
-    type: Any
-    default: Any
-    help: str
-
-
 def describe(name: str) -> list[OptionInfo]:
     """The options of a method, for flags, config keys and the table of ``advreg methods``."""
     return list(registry.of(name)._described())
@@ -429,6 +419,30 @@ def create(name: str, **options: Any) -> Method:
     """
     method = registry.of(name)
     return method(**_coerced(method, options))
+
+
+def by_part(method: str, find: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+    """What is found for a method; for a sum, what is found for each part, with its name in front.
+
+    Example:
+        >>> by_part("temporal+smart", {"temporal": {"weight": 10.0}, "smart": {}}.__getitem__)
+        {'temporal.weight': 10.0}
+    """
+    if "+" not in method:
+        return dict(find(method))
+    parts = registry.of(method).info.name.split("+")
+    return {f"{part}.{name}": value for part in parts for name, value in find(part).items()}
+
+
+def options_named(method: str, given: str) -> list[str]:
+    """The options of a method that a flag or key means.
+
+    Example:
+        >>> options_named("smart", "smart.weight"), options_named("temporal+smart", "weight")
+        (['weight'], ['smart.weight', 'temporal.weight'])
+    """
+    names = (option.name for option in describe(method))
+    return [name for name in names if given in (name, name.rpartition(".")[2], f"{method}.{name}")]
 
 
 def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from advreg.methods.base import (
     Step,
     StepReport,
     UnsupportedError,
+    by_part,
     registry,
 )
 from advreg.methods.options import FuseOptions
@@ -75,7 +76,8 @@ class Combined(Method):
         )
 
     def options(self) -> dict[str, Any]:
-        return _named((part.info.name, part.options()) for part in self.parts)
+        options = {part.info.name: part.options() for part in self.parts}
+        return by_part(self.info.name, options.__getitem__)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Combined) and self.parts == other.parts
@@ -138,11 +140,17 @@ def _combination(names: frozenset[str]) -> type[Combined]:
         frozenset().union(*(one.traits for one in about)),
         tuple(f"{one.name}.{option}" for one in about for option in one.movable),
         {
-            family: _named((one.name, one.tune.get(family, {})) for one in about)
+            family: {
+                f"{one.name}.{option}": values
+                for one in about
+                for option, values in one.tune.get(family, {}).items()
+            }
             for family in families
         },
     )
-    return type("Combined", (Combined,), {"kinds": kinds, "info": info})
+    return type(
+        "Combined", (Combined,), {"kinds": kinds, "info": info, "__doc__": Combined.__doc__}
+    )
 
 
 def _rank(kind: type[Method]) -> tuple[bool, bool, str]:
@@ -150,8 +158,3 @@ def _rank(kind: type[Method]) -> tuple[bool, bool, str]:
     else one that makes it together with its own.
     """
     return not hasattr(kind, "both_losses"), not issubclass(kind, FuseOptions), kind.info.name
-
-
-def _named(each: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Options with the name of their part in front."""
-    return {f"{part}.{name}": value for part, own in each for name, value in own.items()}

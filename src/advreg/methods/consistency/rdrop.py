@@ -57,7 +57,7 @@ class RDrop(FuseOptions):
         True, "task loss of both copies, averaged (paper); else of the first alone"
     )
     dropout: ClassVar[Dropout] = "fresh"
-    _has_dropout: bool = field(default=False, init=False, repr=False)
+    _has_dropout: bool = field(default=False, init=False, repr=False, compare=False)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         self._require_dropout(view)
