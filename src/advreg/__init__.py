@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the one list of public names; it is read from the source, too
     from advreg.core.schedule import Clock as Clock
-    from advreg.hf.data import IdCollator as IdCollator
-    from advreg.hf.data import Identified as Identified
+    from advreg.hf.attach import attach as attach
+    from advreg.hf.attach import detach as detach
     from advreg.hf.guards.capability import UnsupportedError as UnsupportedError
-    from advreg.hf.survey import survey as survey
+    from advreg.hf.session import prepare as prepare
     from advreg.hf.trainer import AdversarialSeq2SeqTrainer as AdversarialSeq2SeqTrainer
     from advreg.hf.trainer import AdversarialTrainer as AdversarialTrainer
     from advreg.hf.view.view import HFModelView as HFModelView
@@ -48,6 +48,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return import_module("advreg.functional")
     if name not in _HOMES:
         raise AttributeError(f"module 'advreg' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

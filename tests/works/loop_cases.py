@@ -18,8 +18,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from advreg import Clock, HFModelView, IdCollator, Identified, survey
-from advreg.methods import Method, Step
+from advreg import prepare
+from advreg.methods import Method
 from works import data
 from works.cases import UPDATES, Case, Setting
 from works.lightning_modules import Regularised, RegularisedAutomatically
@@ -41,10 +41,8 @@ def parts_of(setting: Setting) -> tuple[Any, Any, Any]:
     return given["model"], given["train_dataset"], given["data_collator"]
 
 
-def loader_of(rows: Any, collate: Any, method: Method | None) -> Any:
-    if method is None:
-        return DataLoader(rows, batch_size=4, collate_fn=collate)
-    return DataLoader(Identified(rows), batch_size=4, collate_fn=IdCollator(collate))  # type: ignore[arg-type]
+def loader_of(rows: Any, collate: Any) -> Any:
+    return DataLoader(rows, batch_size=4, collate_fn=collate)
 
 
 def gradient_norm(model: nn.Module) -> float:
@@ -62,31 +60,21 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
     model, rows, collate = parts_of(setting)
     trace = Trace(weights_of(model), {}, [])
     accelerator = Accelerator(cpu=True)
-    task = HFModelView(model)
-    if method is not None and method.memory is not None:
-        method.memory.prepare(survey(task, rows, collate), seed=0, device=accelerator.device)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
-    wrapped, optimizer, loader = accelerator.prepare(
-        model, optimizer, loader_of(rows, collate, method)
-    )
-    task.train_through(wrapped)
-
-    def update() -> None:
+    wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader_of(rows, collate))
+    if method is not None:
+        session = prepare(wrapped, loader, method, optimizer, accelerator=accelerator)
+        loader = session.loader
+    for _, batch in islice(epochs(loader), UPDATES):
+        if method is None:
+            loss = wrapped(**batch).loss
+            accelerator.backward(loss)
+            line = {"loss": float(loss.detach())}
+        else:
+            line = figures(session.step(batch))
+        trace.lines.append({**line, "grad_norm": gradient_norm(model)})
         optimizer.step()
         optimizer.zero_grad()
-
-    for step, (epoch, batch) in enumerate(islice(epochs(loader), UPDATES)):
-        with accelerator.accumulate(wrapped):
-            if method is None:
-                loss = wrapped(**batch).loss
-                accelerator.backward(loss)
-                line = {"loss": float(loss.detach())}
-            else:
-                line = figures(
-                    method.step(task, batch, Step(Clock(epoch, step), accelerator.backward, update))
-                )
-            trace.lines.append({**line, "grad_norm": gradient_norm(model)})
-            update()
     trace.weights = weights_of(model)
     return trace
 
@@ -148,16 +136,20 @@ def lightning_trainer(setting: Setting, *callbacks: Any, **settings: Any) -> Any
 
 def by_lightning(kind: Any, method: Method | None, setting: Setting) -> Trace:
     model, rows, collate = parts_of(setting)
-    module = Plain(model) if method is None else kind(model, method)
-    if method is not None and method.memory is not None:
-        corpus = survey(module.task, rows, collate)
-        method.memory.prepare(corpus, seed=0, device=torch.device("cpu"))
+    loader: Any = loader_of(rows, collate)
+    module = Plain(model)
+    if method is not None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        session = prepare(model, loader, method, optimizer)
+        loader, module = session.loader, kind(session)
     watch, before = Watch(), weights_of(model)
-    lightning_trainer(setting, watch).fit(module, loader_of(rows, collate, method))
+    lightning_trainer(setting, watch).fit(module, loader)
     return Trace(before, weights_of(model), watch.lines)
 
 
-SEVERAL = "{} propagates several losses in a step; use manual optimisation"
+SEVERAL = (
+    "{} propagates several losses in a step; call session.step (in Lightning: manual optimisation)"
+)
 
 CASES = [
     Case(GROUP, "accelerate", by_accelerate),

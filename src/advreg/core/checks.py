@@ -6,7 +6,17 @@ import math
 
 
 class UnsupportedError(ValueError):
-    """A method needs what a trainer, a model or a batch does not offer."""
+    """A method needs what a trainer, a model or a batch does not offer.
+
+    Example:
+        >>> from advreg import OLS, prepare
+        >>> from torch.utils.data import DataLoader
+        >>> try:
+        ...     prepare(torch.nn.Linear(2, 2), loader, OLS(), optimizer)
+        ... except UnsupportedError as error:
+        ...     print(str(error).split(",")[0])
+        Linear has no `config`
+    """
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -20,6 +20,10 @@ class Clock:
             it.
         closes_group: does this micro-batch complete its accumulation group?
         planned: optimizer steps of the whole run; ``None`` if unknown.
+
+    Example:
+        >>> Clock(epoch=1, step=50, planned=100).progress
+        0.5
     """
 
     epoch: int

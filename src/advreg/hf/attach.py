@@ -146,6 +146,14 @@ def attach(
 
     Returns:
         The same trainer.
+
+    Example:
+        >>> from transformers import Trainer, TrainingArguments
+        >>> from advreg import RDrop
+        >>> args = TrainingArguments(**arguments)
+        >>> trainer = Trainer(model, args, train_dataset=samples, data_collator=collate)
+        >>> attach(trainer, RDrop()) is trainer, type(trainer).__name__
+        (True, 'Trainer')
     """
     check_choice("on_non_finite", on_non_finite, get_args(OnNonFinite))
     if not isinstance(method, Method):
@@ -174,6 +182,13 @@ def detach(trainer: T) -> T:
 
     Returns:
         The same trainer.
+
+    Example:
+        >>> from transformers import Trainer, TrainingArguments
+        >>> from advreg import RDrop
+        >>> trainer = attach(Trainer(model, TrainingArguments(**arguments)), RDrop())
+        >>> hasattr(detach(trainer), "advreg")
+        False
     """
     attached = attachment_of(trainer)
     if attached is not None:

@@ -56,8 +56,30 @@ class AdversarialMixin:
 
 
 class AdversarialTrainer(AdversarialMixin, Trainer):
-    """``transformers.Trainer`` with ``method=``."""
+    """``transformers.Trainer`` with ``method=``.
+
+    Example:
+        >>> from transformers import TrainingArguments
+        >>> from advreg import R3F
+        >>> trainer = AdversarialTrainer(
+        ...     model,
+        ...     TrainingArguments(**arguments),
+        ...     train_dataset=samples,
+        ...     data_collator=collate,
+        ...     method=R3F(noise_scale=0.1),
+        ... )
+        >>> trainer.method.options()["noise_scale"]
+        0.1
+    """
 
 
 class AdversarialSeq2SeqTrainer(AdversarialMixin, Seq2SeqTrainer):
-    """``transformers.Seq2SeqTrainer`` with ``method=``."""
+    """``transformers.Seq2SeqTrainer`` with ``method=``.
+
+    Example:
+        >>> from transformers import Seq2SeqTrainingArguments
+        >>> from advreg import SimCut
+        >>> args = Seq2SeqTrainingArguments(**arguments)
+        >>> AdversarialSeq2SeqTrainer(model, args, method=SimCut()).method.info.name
+        'simcut'
+    """

@@ -184,6 +184,12 @@ class Step:
         backward: propagates the loss of a point.
         update: takes an optimizer step and clears the gradients; FreeAT does so between replays.
         optimizer: takes the step that follows, for methods that read its state.
+
+    Example:
+        >>> from advreg import R3F, Clock, HFModelView
+        >>> step = Step(Clock(epoch=0, step=0), backward=lambda loss: (2 * loss).backward())
+        >>> bool(R3F().step(HFModelView(model), batch, step).loss > 0)
+        True
     """
 
     clock: Clock

@@ -25,7 +25,14 @@ from advreg.methods.base import (
 )
 @dataclass
 class Standard(Method):
-    """min_θ L(θ): no perturbation at all."""
+    """min_θ L(θ): no perturbation at all.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = Standard().step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> report.penalty is None
+        True
+    """
 
     def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
         return plain(view, batch)

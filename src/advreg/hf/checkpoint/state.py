@@ -121,11 +121,17 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
         raise CheckpointError(
             f"{path} cannot be read ({error}); go on from an earlier checkpoint"
         ) from error
-    if facts.get("method") != method.info.name:
+    require_same_method(method, facts.get("method"), json.loads(facts.get("options", "{}")))
+    return tensors, facts
+
+
+def require_same_method(method: Method, name: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse to resume with another method than the saved one, or with other options."""
+    if name != method.info.name:
         raise CheckpointError(
-            f"the checkpoint was trained with {facts.get('method')}, this run with {method.info.name}"
+            f"the checkpoint was trained with {name}, this run with {method.info.name}"
         )
-    saved = upgraded_options(type(method), json.loads(facts.get("options", "{}")))
+    saved = upgraded_options(type(method), options)
     changed = [
         f"{name} {saved.get(name)} → {value}"
         for name, value in json.loads(json.dumps(decisive_options(method))).items()
@@ -136,7 +142,6 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
             f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; resume "
             "with the saved ones"
         )
-    return tensors, facts
 
 
 def checkpoints(run: Path) -> dict[int, Path]:

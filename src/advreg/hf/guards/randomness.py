@@ -5,8 +5,9 @@ shared masks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,3 +48,25 @@ def set_random_states(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
         torch.cuda.set_rng_state_all(states[1:])
+
+
+def generator_states(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """The states of all global random generators, and of these, as plain values and tensors."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "torch": random_states(),
+        "others": [generator.get_state() for generator in generators],
+    }
+
+
+def set_generator_states(
+    states: Mapping[str, Any], generators: Sequence[torch.Generator] = ()
+) -> None:
+    """Back to states that :func:`generator_states` gave."""
+    random.setstate(states["python"])
+    np.random.set_state(tuple(states["numpy"]))
+    set_random_states(states["torch"])
+    for generator, state in zip(generators, states["others"], strict=True):
+        generator.set_state(state)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
+import torch.distributed as distributed
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 from advreg.hf.checkpoint.deepspeed import refuse_deepspeed
-from advreg.hf.guards.capability import refusal
+from advreg.hf.guards.capability import UnsupportedError, refusal
 from advreg.hf.view.dropout import has_dropout
 from advreg.hf.view.injection import bare
 from advreg.methods.base import Method, Need
 
 _PARALLELISM = {"tp": "tensor", "cp": "context", "sp": "sequence"}
+_SHARDED = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM)
 _OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "ForPreTraining")
 
 Lack = tuple[Need, str, str]  # what is lacking, the reason, a remedy
@@ -27,9 +33,42 @@ def require(trainer: Trainer, method: Method) -> None:
     Raises:
         UnsupportedError: with the reason, a remedy if there is one, and the methods that work.
     """
-    for need, reason, remedy in _lacks(trainer):
+    data = getattr(trainer.train_dataset, "samples", trainer.train_dataset)
+    packs = getattr(trainer.args, "packing", False)
+    of_collator = _of_collator(trainer.data_collator, packs)
+    _refuse(
+        method, _of_arguments(trainer), _of_model(bare(trainer.model)), _of_data(data), of_collator
+    )
+
+
+def require_in_loop(
+    model: nn.Module, data: Any, collator: Any, method: Method, accelerator: Accelerator | None
+) -> None:
+    """The same for a loop without a trainer."""
+    _refuse(
+        method, _of_processes(accelerator), _of_model(bare(model)), _of_data(data),
+        _of_collator(collator),
+    )  # fmt: skip
+    if accelerator is not None and accelerator.distributed_type in _SHARDED:
+        raise UnsupportedError(
+            f"a loop of your own must train under DDP, got {accelerator.distributed_type}; use "
+            "advreg.attach with a Trainer"
+        )
+
+
+def _refuse(method: Method, *lacks: Iterable[Lack]) -> None:
+    for need, reason, remedy in chain(*lacks):
         if need in method.info.needs:
             raise refusal(need, reason, remedy)
+
+
+def _of_processes(accelerator: Accelerator | None) -> Iterator[Lack]:
+    world = distributed.get_world_size() if distributed.is_initialized() else 1
+    if accelerator is not None:
+        world = accelerator.num_processes
+    if world > 1:
+        reason = f"a loop of your own keeps no sample in one of its {world} processes"
+        yield "ids", reason, "use advreg.attach with a Trainer"
 
 
 def require_arguments(args: TrainingArguments, method: Method, on_non_finite: str) -> None:
@@ -83,13 +122,6 @@ def require_sharding(trainer: Trainer, method: Method, on_non_finite: str) -> No
             "that repeats alone "
             "would wait for ever; train in bf16"
         )
-
-
-def _lacks(trainer: Trainer) -> Iterator[Lack]:
-    yield from _of_arguments(trainer)
-    yield from _of_model(bare(trainer.model))
-    yield from _of_data(getattr(trainer.train_dataset, "samples", trainer.train_dataset))
-    yield from _of_collator(trainer)
 
 
 def _of_arguments(trainer: Trainer) -> Iterator[Lack]:
@@ -149,10 +181,8 @@ def _of_data(data: Any) -> Iterator[Lack]:
         yield "ids", reason, "load it whole"
 
 
-def _of_collator(trainer: Trainer) -> Iterator[Lack]:
-    collator = trainer.data_collator
+def _of_collator(collator: Any, packs: bool = False) -> Iterator[Lack]:
     flattens = isinstance(getattr(collator, "collator", collator), DataCollatorWithFlattening)
     if flattens or getattr(collator, "padding_free", False):
-        is_packing = getattr(trainer.args, "packing", False)
-        remedy = 'set packing_strategy="wrapped"' if is_packing else "take a collator that pads"
+        remedy = 'set packing_strategy="wrapped"' if packs else "take a collator that pads"
         yield "ids", "the collator makes one row of several samples", remedy

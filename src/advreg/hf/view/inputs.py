@@ -89,8 +89,7 @@ def sample_ids(batch: Batch) -> Tensor:
     if SAMPLE_ID not in batch:
         raise KeyError(
             f"the batch has no '{SAMPLE_ID}', which this method needs to remember samples; "
-            "wrap the dataset in advreg.Identified and the collator in advreg.IdCollator, "
-            "or use AdversarialTrainer"
+            "train with AdversarialTrainer, advreg.attach or advreg.prepare"
         )
     ids: Tensor = batch[SAMPLE_ID]
     return ids

@@ -51,6 +51,12 @@ class HFModelView:
     the view is made, before the model is traced, and stay until :meth:`release`. With
     ``mode="reduce-overhead"``, call ``torch.compiler.cudagraph_mark_step_begin()`` before each
     optimizer step's first pass: predictions must outlive the passes that follow them.
+
+    Example:
+        >>> view = HFModelView(model)
+        >>> clean, perturbed = view.pair(batch, view.zeros(batch))
+        >>> clean.shape == perturbed.shape
+        True
     """
 
     def __init__(

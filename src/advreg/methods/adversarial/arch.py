@@ -64,6 +64,13 @@ class Arch(FuseOptions, AscentOptions):
 
     Departure from the paper, off unless asked for: ``cache_dtype`` other than float32 rounds what
     is cached.
+
+    Example:
+        >>> from advreg import prepare
+        >>> session = prepare(model, loader, Arch(refresh_every=2, cache_fraction=0.5), optimizer)
+        >>> reports = [session.step(batch) for batch in session.loader]
+        >>> all(bool(report.loss > 0) for report in reports)
+        True
     """
 
     refresh_every: int | None = option(

@@ -61,6 +61,13 @@ class FreeAT(Method):
     Differs from the authors' code: δ is not carried to the next batch (sentences differ in length),
     and the number of epochs is not divided by m: train for ``epochs / replays`` to spend what
     Standard spends.
+
+    Example:
+        >>> from advreg import prepare
+        >>> session = prepare(model, loader, FreeAT(replays=2), optimizer)
+        >>> reports = [session.step(batch) for batch in session.loader]
+        >>> all(bool(report.loss > 0) for report in reports)
+        True
     """
 
     replays: int = option(3, "m, how often each batch is replayed")

@@ -55,6 +55,12 @@ class FreeLB(Method):
 
     Differs from the authors' code: the masks of dropout are held fixed by the random state, not by
     patched layers; ``radius`` is always enforced (theirs treats 0 as no bound).
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = FreeLB(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> report.penalty is None
+        True
     """
 
     radius: float = option(0.1, "ε, radius of the l2 ball of a sentence")

@@ -51,6 +51,12 @@ class Smart(AscentOptions):
     0, the default, is their code and costs one pass less); the symmetric KL is the mean of its
     directions, not the sum; nothing is detached unless asked; ``site="block"`` of the task is where
     their code adds δ.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = Smart(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty > 0)
+        True
     """
 
     divergence: Divergence = option(

@@ -47,6 +47,12 @@ class OLS(TargetOptions):
 
     Differs from the authors' code: the loss is CE + λ KL, theirs ½ CE + ½ CE(s_y), which is
     ``weight=1, normalise=True`` up to the entropy of s_y, a constant.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = OLS().step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty == 0)  # in the first epoch
+        True
     """
 
     memory: ClassTargets = field(

@@ -45,6 +45,12 @@ class RDrop(FuseOptions):
     code for GLUE sums the divergence over the samples of a batch, so that its factor of ½ is
     ``weight=B/4`` at B samples a batch (8 at 32); for regression, where it adds the squared
     difference once, it is ``weight=0.5``.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = RDrop().step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty > 0)
+        True
     """
 
     both_losses: bool = option(

@@ -52,6 +52,12 @@ class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
     padding is (theirs spares the last position, which in a padded target is padding), and the first
     one of a decoder; the penalty has the denominator of the task loss; dropout masks can be shared
     or off.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = SimCut(cut=0.3).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty > 0)
+        True
     """
 
     cut: float = option(0.05, "p, probability that a token's embedding is set to 0")

@@ -56,6 +56,13 @@ class Temporal(TargetOptions):
     KL with α rising (``normalise=True, ramp="share"``, λ = α / (1 − α)); predictions are found by
     sample id, and come from the training pass, with dropout; temporal ensembling takes the squared
     error of probabilities, and corrects an average for its start.
+
+    Example:
+        >>> from advreg import prepare
+        >>> session = prepare(model, loader, Temporal(weight=10.0), optimizer)
+        >>> reports = [session.step(batch) for batch in session.loader]
+        >>> all(bool(report.loss > 0) for report in reports)
+        True
     """
 
     ensemble: float = option(

@@ -52,6 +52,12 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
     sum (so their λ is half of ours); ``spectral`` holds the head in the set ‖W‖₂ ≤ 1 by scaling it
     back after every update instead of re-parametrising it, so that the model keeps its parameters'
     names.
+
+    Example:
+        >>> from advreg import Clock, HFModelView, Step
+        >>> report = R3F(noise_scale=0.1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> bool(report.penalty > 0)
+        True
     """
 
     divergence: Divergence = option(
