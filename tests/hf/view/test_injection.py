@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.view.injection import (
-    Injection,
     InjectionError,
     add,
     bare,
@@ -168,7 +167,7 @@ def test_a_pass_that_is_left_out_or_made_twice_is_noticed() -> None:
 
 def test_without_a_perturbation_nothing_is_hooked() -> None:
     model = tiny("bert")
-    with Injection(model).adding(None):
+    with HFModelView(model).streams.adding(None, tiny_batch("bert")):
         assert hooks(model) == 0
 
 

@@ -246,6 +246,32 @@ def test_the_halves_of_a_fused_pair_have_their_own_dropout(family: str) -> None:
     assert float((clean - perturbed).detach().abs().max()) > 1e-2
 
 
+@pytest.mark.parametrize("both_losses", [False, True])
+def test_when_the_fused_pass_runs_out_of_memory_there_are_two(
+    both_losses: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, batch, rows = quiet("bert"), tiny_batch("bert"), list[int]()
+
+    def limit(module: nn.Module, args: Any, kwargs: dict[str, Tensor]) -> None:
+        rows.append(len(kwargs["input_ids"]))
+        if rows[-1] > 4:
+            raise torch.OutOfMemoryError("out of memory, says the test")
+
+    task = HFModelView(model)
+    delta = noise_of(task, batch)
+    clean, perturbed = task.pair(batch, delta, fuse=False, both_losses=both_losses)
+    expected = task.loss(clean, batch)
+    handle = model.register_forward_pre_hook(limit, with_kwargs=True)
+    for _ in range(2):
+        found = task.pair(batch, delta, both_losses=both_losses)
+        assert torch.equal(found[0], clean)
+        assert torch.equal(found[1], perturbed)
+        assert torch.equal(task.loss(found[0], batch), expected)
+    assert rows == [8, 4, 4, 4, 4]
+    assert caplog.text.count("out of memory in the fused pass") == 1
+    handle.remove()
+
+
 def test_batch_statistics_and_the_fused_pass_do_not_go_together() -> None:
     model = quiet("bert")
     model.dropout = nn.BatchNorm1d(32)

@@ -1,4 +1,4 @@
-"""The passes over a model: the one that is trained, and those beside it."""
+"""The passes over a model: the trained pass, and passes for predictions alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from advreg.core.perturbation import Perturbation
 from advreg.hf.guards.capability import refusal
 from advreg.hf.patches.mask_sync import PADDED, known_padding
 from advreg.hf.view.calls import Calls, Context, Forward
-from advreg.hf.view.doubling import twice
+from advreg.hf.view.doubling import Fusing, twice
 from advreg.hf.view.dropout import DropoutModes
-from advreg.hf.view.fusing import Fusing
 from advreg.hf.view.head import Head
 from advreg.hf.view.inputs import Inputs
 from advreg.hf.view.streams import Delta, Streams
@@ -87,16 +86,8 @@ class Passes:
     ) -> tuple[Tensor, Tensor]:
         if fuse and both_losses:
             fuse = self.means and self.fusing.may_double(self.inputs.without_labels(batch))
-        try:
-            made = (
-                self._trained(batch, delta, doubled=not both_losses, both_losses=both_losses)
-                if fuse
-                else self._trained(batch)
-            )
-        except torch.OutOfMemoryError:
-            if not self.fusing.stop():
-                raise
-            made = self._trained(batch)
+        made = self._fused(batch, delta, both_losses) if fuse else None
+        made = made or self._trained(batch)
         if made.perturbed is not None:
             return made.logits(), made.perturbed
         # A second pass goes past the wrapper: DDP wants one wrapped forward per backward.
@@ -114,6 +105,15 @@ class Passes:
         )()
         return context
 
+    def _fused(self, batch: Batch, delta: Delta, both_losses: bool) -> TrainedPass | None:
+        """One trained pass over both copies, unless memory runs out."""
+        try:
+            return self._trained(batch, delta, doubled=not both_losses, both_losses=both_losses)
+        except torch.OutOfMemoryError:
+            if not self.fusing.stop():
+                raise
+            return None
+
     def _trained(
         self,
         batch: Batch,
@@ -130,7 +130,7 @@ class Passes:
             )
         self._check_resolution(batch, delta)
         self._last = None  # its graph is not needed any more
-        self.fusing.begin_pass()
+        self.fusing.begin_pass(both_losses)
         made = TrainedPass(self, batch, delta, doubled, both_losses, needs_logits)
         inputs = self.inputs.with_labels(batch)
         with self._context(), self.calls.patched(), self._known_padding(batch):
@@ -155,7 +155,7 @@ class Passes:
             self.streams.check_resolution(batch, delta)
 
     def _known_padding(self, batch: Batch) -> AbstractContextManager[None]:
-        """Within, transformers need not read masks; a pass that is compiled as a whole reads none."""
+        """Within, transformers reads no masks; a pass that is compiled as a whole never does."""
         padded = batch.get(PADDED)
         if padded is None or self.calls.is_whole:
             return nullcontext()

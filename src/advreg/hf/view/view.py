@@ -110,7 +110,7 @@ class HFModelView:
 
     @property
     def wrapped(self) -> nn.Module:
-        """The model as it is trained; :meth:`train_through` changes it."""
+        """The model that makes the trained pass, set by :meth:`train_through`."""
         return self._passes.calls.trained
 
     def train_through(self, model: nn.Module) -> None:
