@@ -65,7 +65,7 @@ def passes(method: str) -> str:
     """What a step costs, as a formula and with the default options."""
     usual = create(method).passes()
     return (
-        f"Passes over the model per step: {registry[method].cost}. With the default options "
+        f"Passes over the model per step: {registry[method].info.cost}. With the default options "
         f"{usual.forward:.2f} forward and {usual.backward:.2f} backward."
     )
 

@@ -192,7 +192,7 @@ class Lenders:
         for batch in batches:
             found = self.worst_case(self.task, batch)
             for each in self.by_kind.values():
-                each.cache.write(batch["sample_id"], found, 0.0, each.ball, EPOCH)
+                each.memory.cache.write(batch["sample_id"], found, 0.0, each.ball, EPOCH)
 
     def worst_case(self, task: HFModelView, batch: Batch) -> Perturbation:
         with torch.no_grad():
@@ -203,7 +203,8 @@ class Lenders:
         """A batch's perturbation in every way there is to get one."""
         zeros, ball = self.task.zeros(batch), self.any.ball
         borrowed = {
-            kind: each.recall(batch["sample_id"], zeros) for kind, each in self.by_kind.items()
+            kind: each.memory.read(batch["sample_id"], zeros, EPOCH)
+            for kind, each in self.by_kind.items()
         }
         noise = self.any.origin.draw(zeros, ball)
         return {
@@ -254,7 +255,7 @@ def lenders_of(
     seen, options = corpora(record, translator, text), preset("translation", "arch")
     by_kind = {kind: create("arch", **{**options, **own}) for kind, own in NEIGHBOURS.items()}
     for kind, each in by_kind.items():
-        each.prepare(seen[kind], asked.seed, translator.model.device)
+        each.memory.prepare(seen[kind], asked.seed, translator.model.device)
     earlier = dict(earlier_model(translator.model, checkpoint) for checkpoint in asked.earlier)
     return Lenders(HFModelView(translator.model), by_kind, earlier)
 
@@ -265,7 +266,7 @@ def measure_run(
     """The whole line."""
     text, device = text_of(record, translator, asked.data), translator.model.device
     lenders = lenders_of(record, translator, text, asked)
-    cached = lenders.any.cache.ids.tolist()
+    cached = lenders.any.memory.cache.ids.tolist()
     torch.manual_seed(asked.seed)
     others = sorted(set(range(len(text.pairs))) - set(cached))
     chosen = [others[index] for index in torch.randperm(len(others))[: asked.pairs].tolist()]

@@ -33,7 +33,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "tiers-large.json": (*BERT, "--shape", "256x128", *THREE_TIERS, "--reuse-only", "--no-trainers", "--rounds", "6",
                          "--steps", "5"),
     "translation.json": (*BENCH, "--model", "transformer-base", "--shape", "256x32", *FEW, "--method", "freelb",
-                         "--method", "arch:share_last_pass=true", "--method", "arch:refresh=sweep", "--rounds", "6"),
+                         "--rounds", "6"),
     "translation-iwslt.json": (*BENCH, "--model", "transformer-iwslt", "--shape", "128x32", *FEW, "--method", "freelb",
                                "--method", "freeat", "--rounds", "6"),
     "peers.json": (*BERT, "--shape", "32x64", "--peers", "--method", "arch", "--method", "smart",

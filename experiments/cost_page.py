@@ -364,7 +364,7 @@ def whole(found: Records) -> str:
         "S = 3, p = 10 %. "
         "The paper: ARCH takes 0.30 of SMART's time.\n\n"
         + table(["method", "× Standard", "× SMART"], body)
-        + "\n\n`share_last_pass` and `refresh=sweep` depart from the paper and are off by default."
+        + "\n\n`share_last_pass` and `refresh=sweep` departed from the paper and have been removed."
     )
 
 

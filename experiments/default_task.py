@@ -3,10 +3,6 @@
     python experiments/default_task.py results/default_task.jsonl --commit $(git rev-parse HEAD)
     --seeds 8 --jobs 16
 
-    python experiments/default_task.py results/default_task_borrowed.jsonl --commit $(git rev-parse
-    HEAD) --seeds 8 \
-        --grid experiments/default-task-borrowed.json
-
     python experiments/default_task.py results/default_task_dropout.jsonl --commit $(git rev-parse
     HEAD) --seeds 8 \
         --grid experiments/default-task-dropout.json

@@ -499,8 +499,8 @@ READING = """
   paper's construct-adv equation), and rows that point in many directions have a short mean. In epochs that reuse, ‖δ‖
   is a quarter (RTE) to a half (CoLA) of ε with MPNet, and less than a third with MiniLM on ANLI (tables above; the
   last epoch on SST-2 and MNLI is a refresh). ARCH's ε is so much smaller than SMART's in most of its steps, whatever
-  the option says. `borrowed="rescaled"` gives it its size back; it came after these runs, and gained
-  nothing where it was tried since (RTE, last table, and the built-in task).
+  the option says. An option that gave it its size back came after these runs; it gained nothing where it was tried
+  (RTE, last table, and the built-in task) and has been removed.
 - FreeAT leads with MPNet, on RTE by four points. It updates the weights twice for each batch, so it trains as long as
   the others would in twelve epochs, and its task loss ends at 0.4 (RTE, MRPC) to 0.7 (STS-B, CoLA) of Standard's:
   part of its lead may be that.

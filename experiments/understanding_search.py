@@ -96,7 +96,6 @@ GRIDS: dict[str, list[Point]] = {
         *(arch(weight=5.0, radius=radius, refresh_every=2) for radius in (1.0, 3.0)),
         arch(weight=5.0, radius=1.0, refresh_every=2, site="block"),
         arch(weight=5.0, radius=1.0, refresh_every=2, cache_fraction=0.1),
-        arch(weight=5.0, radius=1.0, refresh_every=2, cache_fraction=0.1, borrowed="rescaled"),
         arch(weight=5.0, radius=1.0, refresh_every=2, epochs=12),
         {"method": "arch", "preset": "understanding", "refresh_every": 2},
     ],

@@ -235,8 +235,8 @@ def install(
 
     def step(self: Any, *given: Any) -> Any:
         nonlocal seen
-        seen += self.method.name == method
-        if self.method.name != method or seen != count:
+        seen += self.method.info.name == method
+        if self.method.info.name != method or seen != count:
             return whole_step(self, *given)
         backward = self.accelerator.backward
 

@@ -664,8 +664,6 @@ class Arch:
     neighbours: int
     cached: set[int]
     corpus: list[Sentence]
-    share_last_pass: bool = False
-    refresh_by_sweep: bool = False
     cache: dict[int, dict[str, list[Tensor]]] = field(default_factory=dict)
     nearest: dict[str, dict[int, list[int]]] = field(default_factory=dict)
 
@@ -688,13 +686,9 @@ class Arch:
         trained on.
         """
         group = [self.corpus[i] for i in ids]
-        if self.is_due(epoch) and not self.refresh_by_sweep:
+        if self.is_due(epoch):
             *path, found = self.inner.ascend(model, group)
             deltas = [self.refresh(i, delta) for i, delta in zip(ids, found, strict=True)]
-            if (
-                self.share_last_pass
-            ):  # trained on where the last ascent set out, Δ for the cache only
-                *path, deltas = path
         else:
             path, deltas = [], [self.recall(i) for i in ids]
         loss, trace = self.inner.objective(model, group, deltas)
@@ -704,12 +698,6 @@ class Arch:
 
     def is_due(self, epoch: int) -> bool:
         return epoch == 0 if self.refresh_every is None else epoch % self.refresh_every == 0
-
-    def sweep(self, model: nn.Module, ids: list[int]) -> None:
-        """Renew C[i] for these cached samples without training on them."""
-        found = self.inner.ascend(model, [self.corpus[i] for i in ids])[-1]
-        for i, delta in zip(ids, found, strict=True):
-            self.refresh(i, delta)
 
     def refresh(self, i: int, found: Rows) -> Rows:
         """C[i] ← Π(α C[i] + (1 − α) Δ_i); the first time, and for a sample that is not cached, Δ_i

@@ -23,7 +23,8 @@ from advreg.hf.survey import survey
 from advreg.hf.view.passes import Passes
 from advreg.hf.view.streams import Streams
 from advreg.hf.view.view import HFModelView
-from advreg.methods import Method, StepReport
+from advreg.memory.memory import MemoryState
+from advreg.methods import Method, Step, StepReport
 from naive import Rows, sites
 from tiny_models import POSITIONS, VOCABULARY, tiny, tiny_batch
 
@@ -106,11 +107,20 @@ class Padded:
 def ready(method: Method, task: HFModelView, batch: Batch, seed: int = 0) -> None:
     """Let the method see the batch as its whole training set."""
     task.widths(batch)  # the silent pass that measures the widths is no pass of a step
-    method.prepare(
+    memory = method.memory
+    if memory is None:
+        return
+    memory.prepare(
         survey(task, features_of(batch), Padded(task.model.config.pad_token_id)),
         seed,
         torch.device("cpu"),
     )
+
+
+def remembered(method: Method) -> dict[str, Tensor]:
+    """A copy of what a method remembers."""
+    state = MemoryState() if method.memory is None else method.memory.state()
+    return {name: value.clone() for name, value in state.tensors.items()}
 
 
 def step(
@@ -129,7 +139,7 @@ def step(
     """
     torch.manual_seed(seed)
     ways.setdefault("update", task.model.zero_grad)
-    return method.step(task, batch, Clock(epoch, at, planned=planned), **ways)
+    return method.step(task, batch, Step(Clock(epoch, at, planned=planned), **ways))
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -346,11 +356,11 @@ class Copies:
 
     @contextmanager
     def of(self, copy: int) -> Iterator[None]:
-        self.copy = copy
+        before, self.copy = self.copy, copy
         try:
             yield
         finally:
-            self.copy = 0
+            self.copy = before
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
@@ -371,7 +381,7 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         def pass_noted(*args: Any, **ways: Any) -> Any:
             copies.is_fused = bool(ways.get("doubled") or ways.get("both_losses"))
             try:
-                with copies.of(min(1, sum(passes))):
+                with copies.of(max(copies.copy, min(1, sum(passes)))):
                     passes[:] = [count + 1 for count in passes]
                     return make(*args, **ways)
             finally:

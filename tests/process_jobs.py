@@ -22,8 +22,8 @@ from advreg.core.shard import Shard
 from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
-from advreg.methods import create
-from observe import Padded, dropping, features_of, known_dropout
+from advreg.methods import create, registry
+from observe import Padded, dropping, features_of, known_dropout, remembered
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
 
@@ -123,7 +123,11 @@ def trainer_of(
         key: settings.pop(key) for key in list(settings) if key in create(name).options()
     }
     exact = {"dropout": dropout, "dtype": getattr(torch, dtype)}
-    model = dropping(family) if name == "rdrop" and dropout == 0 else tiny(family, **exact)
+    model = (
+        dropping(family)
+        if "dropout" in registry[name].info.needs and dropout == 0
+        else tiny(family, **exact)
+    )
     fields = {
         "output_dir": folder,
         "per_device_train_batch_size": 2,
@@ -164,7 +168,7 @@ def outcome(trainer: Any) -> dict[str, Any]:
             name: value.detach().clone() for name, value in trainer.model.named_parameters()
         },
         "logs": [line for line in trainer.state.log_history if "loss" in line],
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }
 
@@ -176,7 +180,7 @@ class RecallingTrainer(AdversarialTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        self.recalled = {name: value.clone() for name, value in self.method.state().tensors.items()}
+        self.recalled = remembered(self.method)
 
 
 def train_and_save(folder: str, **settings: Any) -> Any:
@@ -295,7 +299,6 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
         for run in (
             {"name": "smart"},
             {"name": "r3f", "spectral": True},
-            {"name": "arch", "refresh": "sweep"},
         ):
             try:
                 trainer_of(folder=folder, **sharded | run).train()
@@ -355,6 +358,6 @@ def whole_outcome(trainer: Any) -> dict[str, Any]:
             name: value.full_tensor().detach().clone()
             for name, value in trainer.model.named_parameters()
         },
-        "memory": {name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        "memory": remembered(trainer.method),
         "steps": trainer.state.global_step,
     }

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.tasks.corpora import CORPORA
-from advreg.methods import create, describe, registry
+from advreg.methods import Step, create, describe, registry
 from tiny_models import FAMILIES, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -204,13 +204,13 @@ def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPa
     task = HFModelView(tiny("bert", dropout=0.3).train())
     pair, seen = task.pair, []
 
-    def spy(batch: Any, delta: Any, fuse: bool = True) -> Any:
+    def spy(batch: Any, delta: Any, *ways: Any) -> Any:
         assert not delta.values["tokens"].any()
-        seen.extend(pair(batch, delta, fuse))
+        seen.extend(pair(batch, delta, *ways))
         return tuple(seen)
 
     monkeypatch.setattr(task, "pair", spy)
-    report = R3F(weight=1.0, noise_scale=0.0).step(task, collate(samples(4)), Clock(0, 0))
+    report = R3F(weight=1.0, noise_scale=0.0).step(task, collate(samples(4)), Step(Clock(0, 0)))
     p, q = (logits.detach().log_softmax(-1) for logits in seen)
     expected = 0.5 * ((p.exp() - q.exp()) * (p - q)).sum(-1).mean()
     assert float(expected) > 1e-3

@@ -80,7 +80,7 @@ def test_the_plain_loop_needs_at_most_six_lines_more_and_trains() -> None:
     names: dict[str, Any] = {"samples": samples(16), "collate": collate, "model": model}
     exec(after(diff), names)
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert bool((names["method"].cache.written_at == 2).all())  # epochs 0 and 2 refresh
+    assert bool((names["method"].memory.cache.written_at == 2).all())  # epochs 0 and 2 refresh
 
 
 def test_the_config_file_of_the_readme_is_understood(tmp_path: Path) -> None:

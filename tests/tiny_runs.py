@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.methods import create
-from observe import Padded, features_of
+from observe import Padded, features_of, remembered
 from tiny_models import tiny, tiny_batch
 
 ARCH = {"cache_fraction": 0.5, "refresh_every": 2, "radius": 0.5, "ascent_steps": 2, "ema": 0.3}
@@ -61,7 +61,7 @@ def end_of(trainer: Any) -> dict[str, Tensor]:
     weights = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
     return {
         **weights,
-        **{name: value.clone() for name, value in trainer.method.state().tensors.items()},
+        **remembered(trainer.method),
     }
 
 

@@ -31,6 +31,7 @@ from advreg.lab.tasks.calibration import calibration, fit_temperature
 from advreg.lab.tasks.textdata import Example, TextData
 from advreg.lab.tasks.understanding import load_task
 from advreg.methods import preset
+from advreg.methods.base import memory_bytes
 from advreg.methods.presets import training_preset
 from advreg.records import run as records
 
@@ -247,7 +248,7 @@ def finished(
         },
         epoch_seconds=trainer.timer.epochs,
         passes=trainer.passes.per_step(),
-        cache_bytes=trainer.method.memory_bytes,
+        cache_bytes=memory_bytes(trainer.method),
     )
 
 

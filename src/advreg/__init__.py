@@ -7,75 +7,44 @@ Public names are loaded when they are first used, so that ``import advreg`` cost
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from advreg.core.schedule import Clock
-    from advreg.hf.data import IdCollator, Identified
-    from advreg.hf.guards.capability import UnsupportedError
-    from advreg.hf.survey import survey
-    from advreg.hf.trainer import AdversarialSeq2SeqTrainer, AdversarialTrainer
-    from advreg.hf.view.view import HFModelView
-    from advreg.methods import (
-        OLS,
-        R3F,
-        Arch,
-        FreeAT,
-        FreeLB,
-        RDrop,
-        SimCut,
-        Smart,
-        Standard,
-        Temporal,
-        create,
-    )
+if TYPE_CHECKING:  # the one list of public names; it is read from the source, too
+    from advreg.core.schedule import Clock as Clock
+    from advreg.hf.data import IdCollator as IdCollator
+    from advreg.hf.data import Identified as Identified
+    from advreg.hf.guards.capability import UnsupportedError as UnsupportedError
+    from advreg.hf.survey import survey as survey
+    from advreg.hf.trainer import AdversarialSeq2SeqTrainer as AdversarialSeq2SeqTrainer
+    from advreg.hf.trainer import AdversarialTrainer as AdversarialTrainer
+    from advreg.hf.view.view import HFModelView as HFModelView
+    from advreg.methods import OLS as OLS
+    from advreg.methods import R3F as R3F
+    from advreg.methods import Arch as Arch
+    from advreg.methods import FreeAT as FreeAT
+    from advreg.methods import FreeLB as FreeLB
+    from advreg.methods import RDrop as RDrop
+    from advreg.methods import SimCut as SimCut
+    from advreg.methods import Smart as Smart
+    from advreg.methods import Standard as Standard
+    from advreg.methods import Step as Step
+    from advreg.methods import Temporal as Temporal
+    from advreg.methods import create as create
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AdversarialSeq2SeqTrainer": "advreg.hf.trainer",
-    "AdversarialTrainer": "advreg.hf.trainer",
-    "Arch": "advreg.methods",
-    "Clock": "advreg.core.schedule",
-    "FreeAT": "advreg.methods",
-    "FreeLB": "advreg.methods",
-    "IdCollator": "advreg.hf.data",
-    "Identified": "advreg.hf.data",
-    "HFModelView": "advreg.hf.view.view",
-    "OLS": "advreg.methods",
-    "R3F": "advreg.methods",
-    "RDrop": "advreg.methods",
-    "SimCut": "advreg.methods",
-    "Smart": "advreg.methods",
-    "Standard": "advreg.methods",
-    "Temporal": "advreg.methods",
-    "UnsupportedError": "advreg.hf.guards.capability",
-    "create": "advreg.methods",
-    "survey": "advreg.hf.survey",
+    alias.name: str(node.module)
+    for block in ast.parse(Path(__file__).read_text(encoding="utf-8")).body
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
-
-__all__ = [
-    "OLS",
-    "R3F",
-    "AdversarialSeq2SeqTrainer",
-    "AdversarialTrainer",
-    "Arch",
-    "Clock",
-    "FreeAT",
-    "FreeLB",
-    "HFModelView",
-    "IdCollator",
-    "Identified",
-    "RDrop",
-    "SimCut",
-    "Smart",
-    "Standard",
-    "Temporal",
-    "UnsupportedError",
-    "create",
-    "survey",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

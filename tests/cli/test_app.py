@@ -69,7 +69,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
     [
         (
             ["methods", "ach"],
-            "error: unknown method 'ach' (did you mean 'arch'?); there are arch, ",
+            "error: unknown method 'ach' (did you mean 'arch'?); there are standard, ",
         ),
         (["train", "--epochs", "0"], "error: epochs must be 1 or more, got 0"),
         (["train", "--radius", "wide"], "error: radius must be a number, got 'wide'"),
@@ -105,7 +105,7 @@ def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_pat
     done = advreg("methods", "ach", cwd=tmp_path, env={"ADVREG_DEBUG": "1"})
     assert done.code == 1
     assert done.err.startswith("Traceback")
-    assert "in _lookup" in done.err
+    assert "in of" in done.err
     assert "ValueError: unknown method 'ach' (did you mean 'arch'?)" in done.err
 
 

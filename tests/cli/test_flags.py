@@ -96,6 +96,22 @@ def test_every_settings_flag_sets_it(
     assert not resume
 
 
+def test_a_flag_with_a_methods_name_is_for_that_method_or_part(settings_of: Any) -> None:
+    """One for one of two methods, or for a part of a sum; ``--help`` does not list them."""
+    settings, _ = settings_of(
+        *("--method", "temporal+smart", "--method", "rdrop", "--model", "m"),
+        *("--temporal.weight", "10", "--smart.start-at", "0.67", "--rdrop.fuse", "no"),
+    )
+    assert settings.methods == ("smart+temporal", "rdrop")
+    options = settings.method("smart+temporal").options()
+    usual = create("smart+temporal").options()
+    assert options == usual | {"temporal.weight": 10.0, "smart.start_at": 0.67}
+    assert settings.method("rdrop").options() == create("rdrop").options() | {"fuse": False}
+    told = CliRunner().invoke(app, ["train", "--help"]).output
+    assert "--weight" in told
+    assert "--temporal.weight" not in told
+
+
 def test_none_is_a_value_where_an_option_may_be_absent(settings_of: Any) -> None:
     settings, resume = settings_of("--refresh-every", "none", "--resume")
     assert settings.method("arch").options()["refresh_every"] is None

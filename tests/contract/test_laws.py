@@ -21,7 +21,8 @@ from advreg.core.schedule import Clock
 from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
-from advreg.methods import Method, create, registry
+from advreg.methods import Method, Step, create, registry
+from advreg.methods.options import TargetOptions
 from observe import (
     Batch,
     Copies,
@@ -73,9 +74,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 METHODS = list(registry)
 FAMILIES = ["bert", "marian", "gpt2", "t5"]
 TWO = ["bert", "marian"]  # one stream and samples; two streams and target tokens
-# a refresh, a reuse, and a refresh with a past; nothing known, and what the epochs before made
-# known
-EPOCHS = dict.fromkeys(("arch", "temporal", "ols"), (0, 1, 2))
 every_method = pytest.mark.parametrize("name", METHODS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 two_families = pytest.mark.parametrize("family", TWO)
@@ -90,11 +88,15 @@ def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     puts it.
     """
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return known_dropout(monkeypatch) if parameters.get("name") == "rdrop" else None
+    return known_dropout(monkeypatch) if needs_dropout(parameters.get("name")) else None
+
+
+def needs_dropout(name: str | None) -> bool:
+    return name is not None and "dropout" in registry[name].info.needs
 
 
 def model_for(name: str, family: str) -> Any:
-    return dropping(family) if name == "rdrop" else exact(family)
+    return dropping(family) if needs_dropout(name) else exact(family)
 
 
 def make(name: str, **options: Any) -> Method:
@@ -114,7 +116,15 @@ def setting(
 
 
 def epochs_of(name: str) -> tuple[int, ...]:
-    return EPOCHS.get(name, (0,))
+    """Of a method that remembers: nothing known, then what the epochs before made known (of ARCH a
+    refresh, a reuse, and a refresh with a past).
+    """
+    return (0,) if make(name).memory is None else (0, 1, 2)
+
+
+def waits_for_an_epoch(name: str) -> bool:
+    """Whether the penalty is towards what an earlier epoch predicted."""
+    return issubclass(registry[name], TargetOptions)
 
 
 def descended(method: Method, task: HFModelView, batch: Batch, **ways: Any) -> dict[str, Tensor]:
@@ -358,7 +368,9 @@ def test_no_prediction_outlives_its_step(name: str, family: str) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not registry[name].updates_itself])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if "updates_itself" not in registry[name].info.traits]
+)
 def test_gradients_are_added_to_those_that_are_there(name: str) -> None:
     """Accumulation: a step adds; only FreeAT's updates clear."""
     method, task, batch = setting(name, "bert")
@@ -383,9 +395,23 @@ ENDS = [
 ]
 
 
-BOUNDED = [
-    name for name in METHODS if name != "simcut"
-]  # which takes embeddings away, whatever their size
+MAGNITUDES = ("radius", "noise_scale", "cut")
+
+
+def still(name: str) -> dict[str, float]:
+    """The option with which a method is standard training: a perturbation of size 0, or weight
+    0.
+    """
+    known = make(name).options()
+    return next(({option: 0.0} for option in (*MAGNITUDES, "weight") if option in known), {})
+
+
+BOUNDED = [  # those with a bound on what is added to an embedding, or that add nothing
+    name
+    for name in METHODS
+    if {"radius", "noise_scale"} & set(make(name).options())
+    or "perturbation" not in registry[name].info.needs
+]
 
 
 def accepts(name: str, options: dict[str, Any]) -> bool:
@@ -461,7 +487,7 @@ def test_a_checkpoint_repeats_the_next_step_exactly(name: str, family: str, tmp_
         expected = descended(deepcopy(method), task, batch, epoch=epoch, seed=epoch)
         again = descended(deepcopy(fresh), task, batch, epoch=epoch, seed=epoch)
         assert all(torch.equal(again[n], value) for n, value in expected.items())
-        if method.state().tensors:  # and without the checkpoint it would be another step
+        if method.memory is not None:  # and without the checkpoint it would be another step
             assert not close(
                 descended(deepcopy(forgetful), task, batch, epoch=epoch, seed=epoch), expected
             )
@@ -481,20 +507,11 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
             ):
                 load_method(changed, tmp_path)
     wrong = make("r3f" if name == "standard" else "standard")
-    with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.name}"):
+    with pytest.raises(ValueError, match=f"trained with {name}, this run with {wrong.info.name}"):
         load_method(wrong, tmp_path)
 
 
 # ---- (f) nothing to perturb with
-
-STILL: dict[str, dict[str, Any]] = {
-    "r3f": {"noise_scale": 0.0},
-    "simcut": {"cut": 0.0},
-    "temporal": {"weight": 0.0},
-    "ols": {"weight": 0.0},
-    "standard": {},
-    "rdrop": {},  # its copies drop the same
-}
 
 
 @every_method
@@ -504,7 +521,7 @@ def test_a_ball_of_radius_zero_is_standard_training(
 ) -> None:
     if copies is not None:
         copies.differ = False
-    method, task, batch = setting(name, family, **STILL.get(name, {"radius": 0.0}))
+    method, task, batch = setting(name, family, **still(name))
     expected = step(create("standard"), task, batch)
     clean = gradients(task.model)
     for epoch in epochs_of(name):
@@ -517,7 +534,7 @@ def test_a_ball_of_radius_zero_is_standard_training(
 
 @pytest.mark.parametrize("name", [name for name in METHODS if accepts(name, {"weight": 0.0})])
 def test_a_weight_of_zero_is_standard_training(name: str) -> None:
-    one_loss = {"both_losses": False} if name == "rdrop" else {}
+    one_loss = {"both_losses": False} if "both_losses" in make(name).options() else {}
     method, task, batch = setting(name, "bert", weight=0.0, **one_loss)
     clean = descended(create("standard"), task, batch)
     assert close(descended(method, task, batch), clean, 1e-9)
@@ -538,7 +555,7 @@ def test_before_its_start_a_step_is_standard_training_to_the_bit_and_then_it_is_
     assert equal(descended(method, task, batch, at=4, planned=10), standard)
     begun = descended(method, task, batch, epoch=1, at=5, planned=10)
     at_once, _, _ = setting(name, family)
-    if name in ("temporal", "ols"):  # they remember what they saw before
+    if waits_for_an_epoch(name):  # it remembers what it saw before
         descended(at_once, task, batch)
         assert equal(begun, descended(at_once, task, batch, epoch=1))
     else:  # ARCH refreshes in its first epoch, whichever that is
@@ -557,9 +574,9 @@ def test_a_start_in_mid_run_needs_a_plan(name: str) -> None:
 def test_a_ramp_is_the_weight_of_its_moment(name: str) -> None:
     method, task, batch = setting(name, "bert", weight=2.0, ramp="linear")
     other, _, _ = setting(name, "bert", weight=1.5)
-    for one in (method, other) if name in ("temporal", "ols") else ():
+    for one in (method, other) if waits_for_an_epoch(name) else ():
         descended(one, task, batch, planned=8)
-    epoch = 1 if name in ("temporal", "ols") else 0
+    epoch = 1 if waits_for_an_epoch(name) else 0
     risen = descended(method, task, batch, epoch=epoch, at=6, planned=8)
     assert close(risen, descended(other, task, batch, epoch=epoch), 1e-12)
 
@@ -750,7 +767,7 @@ def test_a_plain_loop_trains_as_the_trainer_does(
     collate = Padded(task.model.config.pad_token_id)
     for number, ids in enumerate(orders):
         batch = collate(features_of(take(data, ids))) | {"sample_id": torch.tensor(ids)}
-        method.step(task, batch, Clock(number // 2, number), update=update)
+        method.step(task, batch, Step(Clock(number // 2, number), update=update))
         update()
         method.updated(task)
     assert close(dict(task.model.named_parameters()), weights(trainer), 1e-9)

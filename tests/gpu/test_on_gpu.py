@@ -32,7 +32,7 @@ from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.codec import CacheDtype
 from advreg.memory.tiers import Place, Tier
-from advreg.methods import create, registry
+from advreg.methods import Step, create, registry
 from attention_rows import drawn_mask, drawn_states
 from observe import BadGradient, Weights
 from tiny_models import tiny, tiny_batch
@@ -122,12 +122,12 @@ def test_arch_computes_on_the_gpu_what_it_computes_on_the_cpu(monkeypatch, tier)
         model = tiny("bert", dropout=0.0, dtype=torch.float64).to(place)
         task, data = HFModelView(model), samples(model, 8)
         method = create("arch", cache_fraction=0.5, refresh_every=2, cache_device=tier)
-        method.prepare(survey(task, data, collate), seed=0, device=place)
-        assert method.cache.device.type == place.type
+        method.memory.prepare(survey(task, data, collate), seed=0, device=place)
+        assert method.memory.cache.device.type == place.type
         batch = to_device({**collate(data), "sample_id": torch.arange(8)}, place)
         torch.manual_seed(0)
         losses[place.type] = [
-            float(method.step(task, batch, Clock(epoch, epoch), lambda loss: None).loss)
+            float(method.step(task, batch, Step(Clock(epoch, epoch), lambda loss: None)).loss)
             for epoch in range(2)
         ]
     # the cache keeps float32 rows, hence not 1e-12
@@ -187,7 +187,7 @@ def test_every_tier_gives_the_gpu_the_same_bits_with_and_without_foresight(dtype
             zeros = Perturbation.zeros(like(ids), {"tokens": width}, torch.float32)
             found = ball_.rescale(zeros.map(ball.uniform_noise))
             for cache in caches:
-                cache.expect(ids)
+                cache.prefetch(ids)
                 cache.write(ids.to(CUDA), found, 0.3, ball_, epoch)
         batches = torch.randperm(size, generator=generator).split(50)
         for now, following in zip(batches, [*batches[1:], None], strict=True):
@@ -196,7 +196,7 @@ def test_every_tier_gives_the_gpu_the_same_bits_with_and_without_foresight(dtype
             for cache in caches:
                 reads.append(cache.read(now.to(CUDA), zeros).values["tokens"])
                 if following is not None and epoch > 0:
-                    cache.expect(following)
+                    cache.prefetch(following)
                 torch.randn(2000, 2000, device=CUDA).matmul(
                     torch.randn(2000, 2000, device=CUDA)
                 )  # keep it busy
@@ -350,7 +350,7 @@ def test_compiled_layers_train_a_translator_in_half_precision_as_it_trains_witho
                 "attention_mask": torch.ones_like(ids),
                 "labels": ids.flip(1),
             }
-            losses[is_compiled].append(float(method.step(task, batch, Clock(0, number)).loss))
+            losses[is_compiled].append(float(method.step(task, batch, Step(Clock(0, number))).loss))
             optimizer.step()
             optimizer.zero_grad()
     assert losses[True] == pytest.approx(losses[False], rel=2e-2)
@@ -399,11 +399,11 @@ def test_no_step_of_a_translator_waits_for_the_gpu(name, is_compiled):
     batches = [tiny_batch(model, seed=seed, lengths=[9 + seed, 5, 7]) for seed in range(3)]
     ready = [{**to_device(batch, CUDA), PADDED: padding_of(batch)} for batch in batches]
     for batch in ready * 2:  # compiled for any shape by then
-        method.step(task, batch, Clock(0, 0))
+        method.step(task, batch, Step(Clock(0, 0)))
     torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in ready:
-            method.step(task, batch, Clock(0, 0))
+            method.step(task, batch, Step(Clock(0, 0)))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -445,7 +445,9 @@ def test_a_translator_learns_as_much_with_short_attention(is_compiled):
         with short_attention(model) if is_short else nullcontext():
             for number in range(12):
                 batch = to_device(tiny_batch(model, seed=number % 3, batch=8), CUDA)
-                losses[is_short].append(float(method.step(task, batch, Clock(0, number)).loss))
+                losses[is_short].append(
+                    float(method.step(task, batch, Step(Clock(0, number))).loss)
+                )
                 optimizer.step()
                 optimizer.zero_grad()
     assert losses[True] == pytest.approx(losses[False], rel=2e-2)

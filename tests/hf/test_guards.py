@@ -355,17 +355,16 @@ def test_without_a_fused_pass_to_split_memory_that_runs_out_is_an_error(tmp_path
         trainer.train()
 
 
-@pytest.mark.parametrize("refresh", ["epoch", "sweep"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
-    refresh: str, backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the probes of the ascent, which freeze nothing and train nothing, are too large here."""
     ends = []
     for small in (False, True):
         trainer = tiny_trainer(
             tmp_path,
-            create("arch", **ARCH, refresh=refresh),
+            create("arch", **ARCH),
             exact(),
             save_strategy="no",
             size=12,
@@ -388,15 +387,3 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
         ends.append(end_of(trainer))
     assert_same_up_to_rounding(*ends)
     assert "the ascent goes on with 1 at a time" in caplog.text
-
-
-def test_a_sweep_whose_clean_pass_does_not_fit_goes_in_halves_too(tmp_path: Path) -> None:
-    ends = []
-    for most in (99, 4):
-        method = create("arch", **ARCH | {"cache_fraction": 1.0}, refresh="sweep", fuse=False)
-        trainer = tiny_trainer(tmp_path, method, exact(), save_strategy="no", size=12, **SGD)
-        with small_memory(trainer.model, most) as went:
-            trainer.train()
-        assert max(went) == min(most, 12)
-        ends.append(end_of(trainer))
-    assert_same_up_to_rounding(*ends)

@@ -124,7 +124,7 @@ def test_arch_remembers_samples_of_any_kind_of_data_set(
 ) -> None:
     fields = {"remove_unused_columns": kind != "transform", "dataloader_num_workers": workers}
     trainer = trained(tmp_path, DATA[kind], **fields)
-    assert bool((trainer.method.state().tensors["cache.written_at"] >= 0).all())
+    assert bool((trainer.method.memory.state().tensors["cache.written_at"] >= 0).all())
     assert close(trainer, plain["arch"])
 
 
@@ -167,7 +167,7 @@ def test_a_collator_that_is_set_after_the_trainer_was_made_sees_the_same(tmp_pat
     trainer.method, trainer.data_collator = create("arch", **ARCH), (late := Reading())
     trainer.train()
     assert len(late.seen) == 8 * 3  # the look at the data before training, and two epochs
-    assert bool((trainer.method.state().tensors["cache.written_at"] >= 0).all())
+    assert bool((trainer.method.memory.state().tensors["cache.written_at"] >= 0).all())
 
 
 def test_an_evaluation_of_the_training_set_has_no_ids(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_every_head_is_trained_at_the_cost_the_method_says(
 def test_a_cache_of_predictions_has_a_row_for_each_labelled_item(
     head: str, rows: int, tmp_path: Path
 ) -> None:
-    store = train("temporal", head, tmp_path).method._store
+    store = train("temporal", head, tmp_path).method.memory._store
     assert len(next(iter(store.rows.values()))) == rows + 1
 
 
@@ -142,7 +142,7 @@ def test_neither_prompts_nor_marks_take_room_in_the_cache(
     """
     _, batch = model_and_data(head)
     labels = batch["labels"][:, 1:] if head == "language" else batch["labels"]
-    store = train("temporal", head, tmp_path).method._store
+    store = train("temporal", head, tmp_path).method.memory._store
     assert len(store.rows["probabilities"]) == int((labels != -100).sum()) + 1
     assert store.counts.tolist() == [
         length - lost for length in batch["attention_mask"].sum(1).tolist()

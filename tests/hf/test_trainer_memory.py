@@ -1,5 +1,5 @@
-"""What the trainer does for a method that remembers samples: look ahead, sweep, resume with the
-cache elsewhere.
+"""What the trainer does for a method that remembers samples: look ahead, resume with the cache
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from transformers import TrainingArguments
 
 from advreg.hf.trainer import AdversarialTrainer
-from advreg.methods import Arch, Method, Standard
-from observe import Padded
+from advreg.methods import Arch, Method
+from observe import Padded, remembered
 from tiny_models import tiny, tiny_batch
 
 SAMPLES = 22
@@ -72,16 +72,15 @@ def same_weights(one: AdversarialTrainer, other: AdversarialTrainer) -> bool:
     )
 
 
-class Spy(Arch):
-    """ARCH that notes what it was told to expect and what came."""
+class Spy:
+    """Notes what a memory was asked to prefetch and what was read."""
 
-    def expect(self, ids: torch.Tensor) -> None:
-        self.told.append(ids.tolist())
-        super().expect(ids)
-
-    def recall(self, ids: torch.Tensor, zeros: Any) -> Any:
-        self.came.append(ids.tolist())
-        return super().recall(ids, zeros)
+    def __init__(self, memory: Any) -> None:
+        self.told: list[list[int]] = []
+        self.came: list[list[int]] = []
+        prefetch, read = memory.prefetch, memory.read
+        memory.prefetch = lambda ids: (self.told.append(ids.tolist()), prefetch(ids))
+        memory.read = lambda ids, *rest: (self.came.append(ids.tolist()), read(ids, *rest))[1]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
@@ -89,8 +88,8 @@ class Spy(Arch):
 def test_a_cache_outside_the_device_is_told_of_every_batch_of_an_epoch_but_its_first_group_before_it_comes(
     tmp_path: Path, accumulation: int, workers: int
 ) -> None:
-    method = Spy(cache_fraction=0.5, refresh_every=None, ascent_steps=1, cache_device="disk")
-    method.told, method.came = [], []
+    method = arch(refresh_every=None, ascent_steps=1, cache_device="disk")
+    spy = Spy(method.memory)
     trainer = make_trainer(
         tmp_path,
         method,
@@ -99,19 +98,19 @@ def test_a_cache_outside_the_device_is_told_of_every_batch_of_an_epoch_but_its_f
         dataloader_num_workers=workers,
     )
     trainer.train()
-    came = [sample for ids in method.came for sample in ids]  # in one epoch of reuse
+    came = [sample for ids in spy.came for sample in ids]  # in one epoch of reuse
     assert sorted(came) == list(range(SAMPLES))
     batches = 6
-    assert len(method.came) == batches
-    assert method.told[-(batches - accumulation) :] == method.came[accumulation:]
+    assert len(spy.came) == batches
+    assert spy.told[-(batches - accumulation) :] == spy.came[accumulation:]
 
 
 def test_a_cache_on_the_device_is_told_of_nothing(tmp_path: Path) -> None:
-    method = Spy(cache_fraction=0.5, refresh_every=None, ascent_steps=1)
-    method.told, method.came = [], []
+    method = arch(refresh_every=None, ascent_steps=1)
+    spy = Spy(method.memory)
     make_trainer(tmp_path, method, num_train_epochs=2).train()
-    assert method.came
-    assert not method.told
+    assert spy.came
+    assert not spy.told
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -128,31 +127,7 @@ def test_every_tier_trains_to_the_same_bits(tmp_path: Path, accumulation: int) -
     assert same_weights(runs[0], runs[2])
 
 
-def test_a_sweep_makes_every_step_a_reuse_and_is_counted_by_its_samples(tmp_path: Path) -> None:
-    method = arch(refresh="sweep", sweep_tokens=20)
-    trainer = make_trainer(tmp_path, method)
-    trainer.train()
-    steps, sweeps, cached = 4 * 6, 2, SAMPLES // 2
-    assert trainer.passes.steps == steps
-    assert trainer.passes.forward == pytest.approx(
-        2 * steps + sweeps * 3 * cached / 4
-    )  # the target and two ascents
-    assert trainer.passes.backward == pytest.approx(steps + sweeps * 2 * cached / 4)
-    assert learns(trainer)
-    assert trainer.timer.seconds > 0
-
-
-def test_a_sweep_differs_from_a_refresh_in_training_and_both_learn(tmp_path: Path) -> None:
-    swept, refreshed = make_trainer(tmp_path, arch(refresh="sweep")), make_trainer(tmp_path, arch())
-    for trainer in (swept, refreshed):
-        trainer.train()
-        assert learns(trainer)
-    assert losses(swept) != losses(refreshed)
-
-
-@pytest.mark.parametrize(
-    "options", [{"refresh": "sweep"}, {"share_last_pass": True}, {"cache_dtype": "int8"}]
-)
+@pytest.mark.parametrize("options", [{}, {"neighbours": 2}, {"cache_dtype": "int8"}])
 @pytest.mark.parametrize("stop", [3, 6, 15])
 def test_a_run_that_is_resumed_with_its_cache_on_disk_ends_bit_for_bit_as_the_one_that_went_through(
     tmp_path: Path, options: dict[str, Any], stop: int
@@ -163,15 +138,9 @@ def test_a_run_that_is_resumed_with_its_cache_on_disk_ends_bit_for_bit_as_the_on
     again = make_trainer(tmp_path / "again", arch(**options, cache_device="disk"), **saving)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
     assert same_weights(whole, again)
-    mine, theirs = again.method.state().tensors, whole.method.state().tensors
+    mine, theirs = remembered(again.method), remembered(whole.method)
     assert all(torch.equal(mine[name], value) for name, value in theirs.items())
     assert again.passes == whole.passes
-
-
-def test_methods_without_a_memory_are_asked_nothing_when_an_epoch_begins(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, Standard())
-    trainer.train()
-    assert (trainer.passes.forward, trainer.passes.backward) == (24, 24)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 5])

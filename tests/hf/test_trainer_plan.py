@@ -20,10 +20,10 @@ def train(
     """The clocks of all steps: eight samples in batches of four."""
     clocks: list[Clock] = []
     plain = method.objective
-    method.objective = lambda task, batch, clock, *rest: (
-        clocks.append(clock),
-        plain(task, batch, clock, *rest),
-    )[1]  # type: ignore[method-assign]
+    method.objective = lambda view, batch, step: (  # type: ignore[method-assign]
+        clocks.append(step.clock),
+        plain(view, batch, step),
+    )[1]
     settings = {
         "output_dir": str(folder), "per_device_train_batch_size": 4, "num_train_epochs": epochs, "report_to": "none",
         "save_strategy": "epoch", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1,
@@ -75,10 +75,10 @@ def test_a_method_that_starts_half_way_costs_what_standard_training_does_until_t
     method = create(name, start_at=0.5, **options)
     plain = method.objective
 
-    def objective(task: Any, batch: Any, clock: Clock, *rest: Any) -> Any:
-        before = task._count.forward
-        report = plain(task, batch, clock, *rest)
-        found.append((clock.step, task._count.forward - before))
+    def objective(view: Any, batch: Any, step: Any) -> Any:
+        before = view._count.forward
+        report = plain(view, batch, step)
+        found.append((step.clock.step, view._count.forward - before))
         return report
 
     method.objective = objective  # type: ignore[method-assign]
@@ -94,8 +94,8 @@ def test_a_cache_that_starts_within_an_epoch_waits_for_the_next_also_when_resume
     options = {"cache_fraction": 1.0, "refresh_every": 5, "ascent_steps": 1, "start_at": 0.3}
     method = create("arch", **options)
     train(tmp_path, method, epochs=4, save_strategy="steps", save_steps=3)
-    assert method._begun == 2  # type: ignore[attr-defined]
+    assert method.memory._begun == 2  # type: ignore[union-attr]
     for step, begun in ((3, 2), (6, 2)):
         again = create("arch", **options)
         train(tmp_path, again, tmp_path / f"checkpoint-{step}", epochs=4)
-        assert again._begun == begun  # type: ignore[attr-defined]
+        assert again.memory._begun == begun  # type: ignore[attr-defined]

@@ -203,8 +203,6 @@ VARIANTS: list[dict[str, Any]] = [
     *EVERY_METHOD,
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS),
     *({"name": name, "family": "marian"} for name in ("freelb", "smart", "arch")),
-    {"name": "arch", "refresh": "sweep"},
-    {"name": "arch", "share_last_pass": True},
     {"name": "arch", "neighbour_choice": "random"},
     {"name": "arch", "cache_dtype": "int8"},
     {"name": "arch", "cache_device": "disk"},
@@ -241,7 +239,6 @@ SHARDED: list[dict[str, Any]] = [
     *({"name": name} for name in OPTIONS if name != "smart"),
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS if name != "smart"),
     {"name": "smart", "proximal_weight": 0.0},
-    {"name": "arch", "share_last_pass": True},
     {"name": "arch", "gradient_checkpointing": True},
 ]
 
@@ -254,7 +251,7 @@ def test_weights_spread_over_processes_by_fsdp2_train_as_in_one(tmp_path: Path) 
         assert ranks[0]["found"][number]["sharded"] > 0, run
         assert farthest(one[number]["weights"], ranks[0]["found"][number]["weights"]) < 1e-12, run
     needing = "must be off under FSDP: it needs all weights in every process; turn it off, or train under DDP"
-    refused = ("proximal_weight of smart", "spectral of r3f", "refresh='sweep' of arch")
+    refused = ("proximal_weight of smart", "spectral of r3f")
     assert ranks[0]["refused"] == [f"{what} {needing}" for what in refused]
 
 

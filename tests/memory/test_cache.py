@@ -542,8 +542,8 @@ def test_every_tier_gives_the_same_bits_whether_or_not_it_knew_what_comes_next(
         found = Ball(2.0).project(perturbation(drawn(ids, seed + epoch), side, extra))
         for cache in caches:
             if foresight:
-                cache.expect(torch.tensor(EVERYONE))
-                cache.expect(torch.tensor(ids))
+                cache.prefetch(torch.tensor(EVERYONE))
+                cache.prefetch(torch.tensor(ids))
             cache.write(torch.tensor(ids), found, 0.3, Ball(2.0), epoch)
         near, *others = [
             cache.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, side, extra)) for cache in caches
@@ -599,24 +599,6 @@ def test_the_bytes_are_known_before_the_cache_is_made(dtype: CacheDtype) -> None
     assert cache_bytes(tokens, len(CACHED), WIDTHS, dtype) == make_cache(dtype=dtype).nbytes
 
 
-@few
-@given(tokens=st.integers(1, 30))
-def test_groups_hold_every_cached_sample_once_and_pad_to_no_more_tokens_than_allowed(
-    tokens: int,
-) -> None:
-    groups = make_cache().groups(tokens)
-    assert sorted(sample for group in groups for sample in group.tolist()) == sorted(CACHED)
-    longest = [
-        max(SIZES["encoder"][sample], SIZES["decoder"][sample])
-        for group in groups
-        for sample in group.tolist()
-    ]
-    assert longest == sorted(longest, reverse=True)
-    for group in groups:
-        widest = max(max(sizes[sample] for sample in group.tolist()) for sizes in SIZES.values())
-        assert len(group) == 1 or len(group) * widest <= tokens
-
-
 def test_slots_that_were_found_are_read_without_being_looked_up_again() -> None:
     cache, rows = make_cache(), drawn(CACHED, seed=33)
     write(cache, CACHED, rows)
@@ -639,7 +621,6 @@ def test_a_process_without_a_cached_sample_keeps_what_it_found_and_reads_zeros()
     assert not cache.read(torch.tensor([9]), delta).values["tokens"].any()
     assert cache.known(torch.tensor([3, 9])).tolist() == [False, False]
     assert cache.complete
-    assert cache.groups(8) == []
 
 
 @pytest.mark.parametrize("tier", ["device", "disk"])
@@ -654,7 +635,6 @@ def test_a_process_s_samples_are_found_by_their_ids_in_the_whole_data(tier: Tier
     found = cache.read(torch.tensor([2, 8]), perturbation([torch.zeros(1, 2), torch.zeros(3, 2)]))
     assert same(real(found), [torch.ones(1, 2), torch.full((3, 2), 3.0)])
     assert cache.state_dict()["ids"].tolist() == [2, 8]
-    assert sorted(torch.cat(cache.groups(3)).tolist()) == [2, 8]
 
 
 # ---- without waiting for a GPU

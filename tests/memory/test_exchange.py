@@ -61,12 +61,3 @@ def test_what_is_exchanged_is_a_row_and_its_scale_for_each_cached_sample(
     found: list[dict[str, Any]],
 ) -> None:
     assert {rank["nbytes"] for rank in found} == {len(CACHED) * (3 * 1 + 4)}
-
-
-def test_means_that_were_never_exchanged_are_refused_with_the_remedy(
-    found: list[dict[str, Any]],
-) -> None:
-    assert all(
-        rank["refusal"].startswith("the processes have not exchanged their means; call")
-        for rank in found
-    )

@@ -628,11 +628,11 @@ def test_arch_reads_cached_samples_borrows_for_the_others_and_projects_both(side
         "decoder": torch.randn(8, 4, generator=seeded(7)),
     }
     arch = Arch(cache_fraction=0.5, neighbours=2, radius=0.5)
-    arch.prepare(corpus(vectors), seed=0, device=torch.device("cpu"))
-    cached = arch.cache.ids.tolist()
+    arch.memory.prepare(corpus(vectors), seed=0, device=torch.device("cpu"))
+    cached = arch.memory.cache.ids.tolist()
     found = arch.ball.rescale(perturbation(drawn(cached, seed=8)))
-    arch.cache.write(torch.tensor(cached), found, arch.ema, arch.ball, epoch=0)
-    recalled = arch.recall(torch.tensor(EVERYONE), zeros_for(EVERYONE, side))
+    arch.memory.write(torch.tensor(cached), found, epoch=0)
+    recalled = arch.memory.read(torch.tensor(EVERYONE), zeros_for(EVERYONE, side), 1)
 
     assert len(cached) == 4
     for stream in SIZES:
@@ -653,18 +653,18 @@ def prepared(sizes: Sequence[int]) -> Arch:
     """ARCH of radius 1 that caches half of these samples."""
     arch = Arch(cache_fraction=0.5, radius=1.0)
     vectors = {"tokens": torch.ones(len(sizes), 2)}
-    arch.prepare(
+    arch.memory.prepare(
         Corpus({"tokens": torch.tensor(sizes)}, {"tokens": 2}, vectors, ""), 0, torch.device("cpu")
     )
     return arch
 
 
 def test_a_long_sample_that_borrows_from_a_short_one_is_brought_back_into_the_ball() -> None:
-    cached = int(prepared([1, 1]).cache.ids)
+    cached = int(prepared([1, 1]).memory.cache.ids)
     arch = prepared([1 if sample == cached else 9 for sample in range(2)])
     on_surface = torch.tensor([[0.6, 0.8]])
-    arch.cache.write(torch.tensor([cached]), perturbation([on_surface]), 0.0, arch.ball, epoch=0)
-    recalled = arch.recall(torch.tensor([1 - cached]), perturbation([torch.zeros(9, 2)]))
+    arch.memory.write(torch.tensor([cached]), perturbation([on_surface]), epoch=0)
+    recalled = arch.memory.read(torch.tensor([1 - cached]), perturbation([torch.zeros(9, 2)]), 1)
     torch.testing.assert_close(
         real(recalled)[0], on_surface.expand(9, 2) / 3
     )  # nine such rows have norm 3

@@ -43,8 +43,8 @@ def test_rows_that_were_not_expected_are_gathered_when_asked_for(shelf: Shelf) -
 
 def test_expected_rows_are_gathered_by_the_worker_and_only_once(shelf: Shelf) -> None:
     courier = Courier(shelf.gather, CPU)
-    courier.expect(torch.tensor([2, 5]))
-    courier.expect(torch.tensor([2, 5]))
+    courier.prefetch(torch.tensor([2, 5]))
+    courier.prefetch(torch.tensor([2, 5]))
     assert courier.bring(torch.tensor([2, 5]))["rows"].tolist() == [2, 5]
     assert shelf.fetched == [("worker", [2, 5])]
 
@@ -52,7 +52,7 @@ def test_expected_rows_are_gathered_by_the_worker_and_only_once(shelf: Shelf) ->
 def test_expecting_does_not_wait_for_the_rows(shelf: Shelf) -> None:
     courier = Courier(shelf.gather, CPU)
     shelf.open.clear()
-    courier.expect(torch.tensor([4]))  # would hang here
+    courier.prefetch(torch.tensor([4]))  # would hang here
     assert shelf.fetched == []
     shelf.open.set()
     assert courier.bring(torch.tensor([4]))["rows"].tolist() == [4]
@@ -61,7 +61,7 @@ def test_expecting_does_not_wait_for_the_rows(shelf: Shelf) -> None:
 def test_several_batches_can_be_expected_and_asked_for_in_any_order(shelf: Shelf) -> None:
     courier = Courier(shelf.gather, CPU)
     for first in (0, 3, 6):
-        courier.expect(torch.arange(first, first + 3))
+        courier.prefetch(torch.arange(first, first + 3))
     assert courier.bring(torch.tensor([6, 7, 8]))["rows"].tolist() == [6, 7, 8]
     assert courier.bring(torch.tensor([0, 1, 2]))["rows"].tolist() == [0, 1, 2]
     assert courier.bring(torch.tensor([3, 4, 5]))["rows"].tolist() == [3, 4, 5]
@@ -70,8 +70,8 @@ def test_several_batches_can_be_expected_and_asked_for_in_any_order(shelf: Shelf
 
 def test_rows_that_change_after_they_were_gathered_ahead_are_gathered_again(shelf: Shelf) -> None:
     courier = Courier(shelf.gather, CPU)
-    courier.expect(torch.tensor([1, 2]))
-    courier.expect(torch.tensor([7, 8]))
+    courier.prefetch(torch.tensor([1, 2]))
+    courier.prefetch(torch.tensor([7, 8]))
     courier.forget(torch.tensor([2, 3]))
     shelf.rows[2] = 99
     assert courier.bring(torch.tensor([1, 2]))["rows"].tolist() == [1, 99]
@@ -84,7 +84,7 @@ def test_batches_that_are_never_asked_for_do_not_pile_up(shelf: Shelf) -> None:
     courier = Courier(shelf.gather, CPU)
     for sample in range(10):
         for other in range(10):
-            courier.expect(torch.tensor([sample, other]))
+            courier.prefetch(torch.tensor([sample, other]))
     assert len(courier._awaited) <= 64
     assert courier.bring(torch.tensor([0, 0]))["rows"].tolist() == [0, 0]
 
@@ -94,6 +94,6 @@ def test_an_error_of_the_worker_is_raised_where_the_rows_are_asked_for() -> None
         raise OSError("the disk is gone")
 
     courier = Courier(broken, CPU)
-    courier.expect(torch.tensor([1]))
+    courier.prefetch(torch.tensor([1]))
     with pytest.raises(OSError, match="the disk is gone"):
         courier.bring(torch.tensor([1]))

@@ -84,7 +84,7 @@ class Watch:
             number=self.count,
             trainer=type(trainer).__name__,
             model=type(trainer.model).__name__,
-            method=trainer.method.name if adversarial else None,
+            method=trainer.method.info.name if adversarial else None,
             begun=self.begun,
             steps=trainer.state.global_step,
             error=error,

@@ -101,7 +101,7 @@ class Case:
 
     def refusal(self, method: str) -> str | None:
         """What a method's refusal says; None where it works."""
-        needs = {method, *registry[method].needs}
+        needs = {method, *registry[method].info.needs}
         return next((told for need, told in self.refused.items() if need in needs), None)
 
 

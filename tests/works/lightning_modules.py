@@ -7,8 +7,8 @@ import torch
 
 from advreg import Clock, HFModelView
 from advreg.hf.guards.capability import UnsupportedError
-from advreg.methods import Method
-from advreg.methods.base import MethodState
+from advreg.memory.memory import MemoryState
+from advreg.methods import Method, Step
 
 
 class Regularised(lightning.LightningModule):
@@ -22,7 +22,8 @@ class Regularised(lightning.LightningModule):
 
     def training_step(self, batch: Any, index: int) -> None:
         clock = Clock(self.current_epoch, self.global_step)
-        report = self.method.step(self.task, batch, clock, self.manual_backward, self.update)
+        step = Step(clock, self.manual_backward, self.update)
+        report = self.method.step(self.task, batch, step)
         self.log("loss", report.loss)
         if report.penalty is not None:
             self.log("penalty", report.penalty)
@@ -37,11 +38,13 @@ class Regularised(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.03)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        state = self.method.state()
-        checkpoint["method"] = {"tensors": dict(state.tensors), "facts": dict(state.facts)}
+        if self.method.memory is not None:
+            state = self.method.memory.state()
+            checkpoint["method"] = {"tensors": dict(state.tensors), "facts": dict(state.facts)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.method.load_state(MethodState(**checkpoint["method"]))
+        if self.method.memory is not None:
+            self.method.memory.load([MemoryState(**checkpoint["method"])])
 
 
 class RegularisedAutomatically(Regularised):
@@ -51,14 +54,14 @@ class RegularisedAutomatically(Regularised):
 
     def __init__(self, model: Any, method: Method) -> None:
         super().__init__(model, method)
-        if method.repeats_backward:
+        if "repeats_backward" in method.info.traits:
             raise UnsupportedError(
-                f"{method.name} propagates several losses in a step; use manual optimisation"
+                f"{method.info.name} propagates several losses in a step; use manual optimisation"
             )
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         clock = Clock(self.current_epoch, self.global_step)
-        report = self.method.objective(self.task, batch, clock, self.manual_backward)
+        report = self.method.objective(self.task, batch, Step(clock, self.manual_backward))
         self.log("loss", report.loss)
         if report.penalty is not None:
             self.log("penalty", report.penalty)

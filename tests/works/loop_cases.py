@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from advreg import Clock, HFModelView, IdCollator, Identified, survey
-from advreg.methods import Method
+from advreg.methods import Method, Step
 from works import data
 from works.cases import UPDATES, Case, Setting
 from works.lightning_modules import Regularised, RegularisedAutomatically
@@ -63,8 +63,8 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
     trace = Trace(weights_of(model), {}, [])
     accelerator = Accelerator(cpu=True)
     task = HFModelView(model)
-    if method is not None:
-        method.prepare(survey(task, rows, collate), seed=0, device=accelerator.device)
+    if method is not None and method.memory is not None:
+        method.memory.prepare(survey(task, rows, collate), seed=0, device=accelerator.device)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE)
     wrapped, optimizer, loader = accelerator.prepare(
         model, optimizer, loader_of(rows, collate, method)
@@ -83,7 +83,7 @@ def by_accelerate(method: Method | None, setting: Setting, accumulation: int = 1
                 line = {"loss": float(loss.detach())}
             else:
                 line = figures(
-                    method.step(task, batch, Clock(epoch, step), accelerator.backward, update)
+                    method.step(task, batch, Step(Clock(epoch, step), accelerator.backward, update))
                 )
             trace.lines.append({**line, "grad_norm": gradient_norm(model)})
             update()
@@ -149,8 +149,9 @@ def lightning_trainer(setting: Setting, *callbacks: Any, **settings: Any) -> Any
 def by_lightning(kind: Any, method: Method | None, setting: Setting) -> Trace:
     model, rows, collate = parts_of(setting)
     module = Plain(model) if method is None else kind(model, method)
-    if method is not None:
-        method.prepare(survey(module.task, rows, collate), seed=0, device=torch.device("cpu"))
+    if method is not None and method.memory is not None:
+        corpus = survey(module.task, rows, collate)
+        method.memory.prepare(corpus, seed=0, device=torch.device("cpu"))
     watch, before = Watch(), weights_of(model)
     lightning_trainer(setting, watch).fit(module, loader_of(rows, collate, method))
     return Trace(before, weights_of(model), watch.lines)

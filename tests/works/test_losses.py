@@ -30,7 +30,9 @@ def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 every_method = pytest.mark.parametrize("method", registry)
-with_delta = pytest.mark.parametrize("method", [name for name in registry if registry[name].needs])
+with_delta = pytest.mark.parametrize(
+    "method", [name for name in registry if registry[name].info.needs]
+)
 TWO_BY_TWO = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
 
 
@@ -57,7 +59,7 @@ def test_the_penalty_comes_on_top_of_the_users_loss(method: str, tmp_path: Path)
     train = ByTrainer(of("bert", data.classified), base=LossWithoutSuper, fields={"max_steps": 1})
     stock = train(None, Setting(tmp_path / "stock"))
     ours = train(create(method), Setting(tmp_path))
-    if "predictions" in registry[method].needs:
+    if "predictions" in registry[method].info.needs:
         assert ours.logged("task_loss") == pytest.approx(stock.logged("loss"), rel=1e-6)
         expected = ours.logged("task_loss")[0] + ours.logged("penalty")[0]
         assert first_loss(ours) == pytest.approx(expected, rel=1e-6)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from advreg.cli.flags import parse_assignments, with_flags
+from advreg.cli.flags import given_of, parse_assignments, with_flags
 from advreg.cli.translation_flags import is_translation, with_translation_flags
 from advreg.lab.runs.settings import SettingsError, read_settings
 from advreg.lab.tasks.textdata import DataError
@@ -135,7 +135,7 @@ def train(
     """
     from advreg.cli.train import run_all
 
-    given = {name: value for name, value in flags.items() if value not in (None, [])}
+    given = given_of(flags)
     training = parse_assignments(set_ or [])
     try:
         if is_translation(config, given):
@@ -218,7 +218,7 @@ def compare(
     from advreg.lab.search.compare_settings import read_compare
 
     several = {"task": task, "methods": methods, "seeds": seeds, "output": output}
-    given = {name: value for name, value in {**flags, **several}.items() if value not in (None, [])}
+    given = given_of({**flags, **several})
     own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
     raise typer.Exit(run_comparison(settings, orders, console))
@@ -303,11 +303,7 @@ def study(
     if table is not None:
         show_study(table, picture, console)
         return
-    given = {
-        name: value
-        for name, value in {**flags, "seeds": seeds, "output": output}.items()
-        if value is not None
-    }
+    given = given_of({**flags, "seeds": seeds, "output": output})
     lines: Any = [] if baselines == "none" else baselines
     own: dict[str, Any] = {
         "method": methods,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -31,7 +31,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     named = {parameter.name for parameter in own}
     settings = [parameter for parameter in setting_flags() if parameter.name not in named]
-    parameters = [*settings, *own, *option_flags()]
+    parameters = [*settings, *own, *option_flags(), *part_flags()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -54,6 +54,24 @@ def option_flags() -> list[inspect.Parameter]:
         _flag(name, f"{option.help} ({', '.join(owners[name])})", option.type, panel=_OPTIONS_PANEL)
         for name, option in first.items()
     ]
+
+
+def part_flags() -> list[inspect.Parameter]:
+    """A flag per method and option, such as ``--temporal.weight``, for one of several methods or a
+    part of a sum; they are not listed by ``--help``.
+    """
+    return [
+        _flag(f"{method}__{option.name}", option.help, option.type, hidden=True)
+        for method in registry
+        for option in describe(method)
+    ]
+
+
+def given_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, by the names of settings and options."""
+    return {
+        name.replace("__", "."): value for name, value in flags.items() if value not in (None, [])
+    }
 
 
 def flags_of(
@@ -91,7 +109,9 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _flag(name: str, help: str, hint: Any, panel: str | None = None) -> inspect.Parameter:
+def _flag(
+    name: str, help: str, hint: Any, panel: str | None = None, hidden: bool = False
+) -> inspect.Parameter:
     kind: Any = (
         bool | None
         if name in _SWITCHES
@@ -101,7 +121,7 @@ def _flag(name: str, help: str, hint: Any, panel: str | None = None) -> inspect.
     )
     is_truth = bool in (hint, *get_args(hint))
     option = typer.Option(
-        _SINGULAR.get(name, f"--{name.replace('_', '-')}"),
+        _SINGULAR.get(name, f"--{name.replace('__', '.').replace('_', '-')}"),
         help=help.replace("[", r"\["),  # escaped, because rich would read [tokens] as markup
         metavar=None
         if name in _SWITCHES
@@ -111,6 +131,7 @@ def _flag(name: str, help: str, hint: Any, panel: str | None = None) -> inspect.
         parser=_yes_or_no if is_truth and name not in _SWITCHES else None,
         rich_help_panel=panel,
         show_default=False,
+        hidden=hidden,
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]

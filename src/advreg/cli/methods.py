@@ -15,9 +15,9 @@ def print_methods(console: Console) -> None:
     table = Table("method", "paper", "passes per step", "forward", "backward", title="Methods")
     by_cost = sorted(registry, key=lambda name: create(name).passes().forward)
     for name in by_cost:
-        method, passes = registry[name], create(name).passes()
+        info, passes = registry[name].info, create(name).passes()
         table.add_row(
-            name, method.paper, method.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}"
+            name, info.paper, info.cost, f"{passes.forward:.2f}", f"{passes.backward:.2f}"
         )
     console.print(table)
     console.print(
@@ -28,7 +28,7 @@ def print_methods(console: Console) -> None:
 
 def print_method(name: str, console: Console) -> None:
     method = type(create(name))
-    console.print(f"[bold]{name}[/bold]  {method.paper}\n", highlight=False)
+    console.print(f"[bold]{name}[/bold]  {method.info.paper}\n", highlight=False)
     console.print(inspect.cleandoc(method.__doc__ or ""), highlight=False, markup=False)
     table = Table("option", "takes", "default", "meaning", title=f"Options of {name}")
     for option in describe(name):

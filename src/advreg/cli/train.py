@@ -80,7 +80,12 @@ def leave_card(record: RunRecord, folder: Path) -> None:
         main = main_metrics(record.task.name, record.outcome.metrics)
         write_card(
             folder,
-            card(record, main, registry[record.method.name].paper, _on_the_hub(record.model.name)),
+            card(
+                record,
+                main,
+                registry[record.method.name].info.paper,
+                _on_the_hub(record.model.name),
+            ),
         )
 
 

@@ -46,8 +46,8 @@ class Ascent:
         check_choice("step_rule", self.rule, get_args(StepRule))
         check_choice("step_end", self.end, get_args(EndRule))
 
-    def concerns(self) -> tuple[str, ...]:
-        """Warn of steps that do not climb."""
+    def warnings(self) -> tuple[str, ...]:
+        """A warning of steps that do not climb."""
         if self.rule != "gradient" or self.steps == 0 or self.step_size > INERT_STEP:
             return ()
         return (

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 
 
+class UnsupportedError(ValueError):
+    """A method needs what a trainer, a model or a batch does not offer."""
+
+
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """``value`` must be one of ``choices``."""
     if value not in choices:

@@ -119,7 +119,7 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.loss_at(batch, delta)
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         self._count.forward += self._size(batch)
         return self._task.peek(batch, delta)
 

@@ -25,12 +25,12 @@ class SamplesMixin(_Any):  # type: ignore[misc]
         A loader that is not stock's may not take the result; it gets the data as given, unless ids
         are needed.
         """
-        is_required = "ids" in self.method.needs
+        is_required = "ids" in self.method.info.needs
         if not (is_required or self._loads_as_stock()):
             return
         if not isinstance(self.data_collator, IdCollator):  # another one since the Trainer was made
             self.data_collator = IdCollator(
-                self.data_collator, Limits.of(self.model) if self.method.needs else None
+                self.data_collator, Limits.of(self.model) if self.method.info.needs else None
             )
         self.train_dataset = identified(self.train_dataset, is_required)
 

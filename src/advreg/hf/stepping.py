@@ -22,7 +22,7 @@ from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
 from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
 from advreg.hf.view.view import HFModelView
-from advreg.methods.base import Batch, ModelView, StepReport
+from advreg.methods.base import Batch, ModelView, Step, StepReport
 
 _Any: Any = object  # to the type checker: whatever Trainer it is mixed into
 
@@ -59,7 +59,7 @@ class SteppingMixin(_Any):  # type: ignore[misc]
     ) -> Tensor:
         self._stock_items = num_items_in_batch
         self._update.taken.append(inputs)
-        if not self.method.needs:
+        if not self.method.info.needs:
             return self._stock_step(model, inputs, num_items_in_batch)
         self.task.train_through(model)
         try:
@@ -150,9 +150,8 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         clock = self._clock(bool(self.accelerator.sync_gradients))
         counter = CountingTask(self.task, self.passes, rows_of(batch))
         backward = counter.counted(self._backward)
-        report = self.method.objective(
-            cast(ModelView, counter), batch, clock, backward, self._inner_update
-        )
+        step = Step(clock, backward, self._inner_update, self.optimizer)
+        report = self.method.objective(cast(ModelView, counter), batch, step)
         self._update.reports.append((batch, replace(report, loss=report.loss.detach())))
         loss: Tensor = report.loss * self._stock_divisor()
         return loss if loss.requires_grad else loss.requires_grad_()
@@ -263,15 +262,16 @@ class SteppingMixin(_Any):  # type: ignore[misc]
         """The batches of an accumulation group and its loss items; a memory begins to prefetch for
         the next group.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             batches, items = super().get_batch_samples(epoch_iterator, num_batches, *args, **kwargs)
             self._group = max(1, len(batches))
             return batches, items
         batches = self._ahead.take(epoch_iterator, num_batches)
         self._group = max(1, len(batches))
-        if self.method.looks_ahead:
+        memory = self.method.memory
+        if memory is not None and memory.prefetches:
             for batch in self._ahead.glimpse(num_batches):
-                self.method.expect(batch[SAMPLE_ID].cpu())
+                memory.prefetch(batch[SAMPLE_ID].cpu())
         items = self._get_num_items_in_batch(batches, self.args.device)
         self._group_items = self._items_of(batches, items)
         return batches, items

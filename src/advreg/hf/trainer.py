@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -30,8 +29,8 @@ from advreg.hf.checkpoint.deepspeed import refuse_deepspeed
 from advreg.hf.checkpoint.ranks import method_files
 from advreg.hf.checkpoint.saving import SavingMixin
 from advreg.hf.checkpoint.state import load_method, save_method
-from advreg.hf.counting import CountingTask, PassCount, Timer
-from advreg.hf.data import IdCollator, Limits, fetched, leave_inherited
+from advreg.hf.counting import PassCount, Timer
+from advreg.hf.data import IdCollator, Limits, leave_inherited
 from advreg.hf.guards.nonfinite import Update, Withholding, is_finite
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.guards.requirements import require
@@ -45,7 +44,7 @@ from advreg.hf.view.head import Head
 from advreg.hf.view.injection import bare
 from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
-from advreg.methods.base import Method, ModelView, StepReport
+from advreg.methods.base import Method, StepReport
 from advreg.methods.standard import Standard
 
 logger = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self.skipped = 0
         super().__init__(*args, **kwargs)
         self.data_collator = IdCollator(
-            self.data_collator, Limits.of(self.model) if self.method.needs else None
+            self.data_collator, Limits.of(self.model) if self.method.info.needs else None
         )
         self._reset_steps()
         self.timer = Timer()
@@ -117,7 +116,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
                 f"{self.args.world_size}: one "
                 "that skips would leave the others waiting for its gradient"
             )
-        if self.method.needs:
+        if self.method.info.needs:
             self._refuse_arguments()
             self._refuse_sharding()
         checkpoint = self._settle(resume_from_checkpoint)
@@ -150,7 +149,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         alone.
         """
         given = self.args
-        if self.method.needs:
+        if self.method.info.needs:
             self.args = copy.copy(given)
             if self.on_non_finite == "stop":
                 self.args.logging_nan_inf_filter = (
@@ -169,10 +168,10 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         changed it.
         """
         self._identify()
-        if self.method.needs:
+        if self.method.info.needs:
             require(self)
             self._task = self._make_task()
-            if self.method.needs_corpus and not self._is_ready:
+            if "corpus" in self.method.info.traits and not self._is_ready:
                 self._prepare_method()
         self._is_ready = True
         return super()._inner_training_loop(*args, **kwargs)
@@ -226,12 +225,12 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             raise ValueError(
                 "fsdp_config must have 'version': 2, got 1, which hides the weights from the ascent"
             )
-        if self.method.needs_whole_weights:
-            raise ValueError(
-                f"{self.method.needs_whole_weights} of {self.method.name} must be off under FSDP: "
-                "it needs all weights "
-                "in every process; turn it off, or train under DDP"
-            )
+        for constraint in self.method.constraints():
+            if constraint.kind == "whole_weights":
+                raise ValueError(
+                    f"{constraint.option} of {self.method.info.name} must be off under FSDP: "
+                    f"{constraint.why}; turn it off, or train under DDP"
+                )
         if self.args.fp16:
             raise ValueError(
                 "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process "
@@ -241,8 +240,11 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
 
     def _prepare_method(self) -> None:
         """Let the method see the training set once."""
+        assert self.method.memory is not None
         with self._progress_bar() as progress:
-            self.method.prepare(self._survey(progress), self.args.seed, self.args.device, progress)
+            self.method.memory.prepare(
+                self._survey(progress), self.args.seed, self.args.device, progress
+            )
 
     def _progress_bar(self) -> AbstractContextManager[Progress]:
         """Of many processes one shows how far it is."""
@@ -277,7 +279,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
             half=self.args.fp16,
             context=self.compute_loss_context_manager,
             compute_loss=self._task_loss,
-            perturbs="perturbation" in self.method.needs,
+            perturbs="perturbation" in self.method.info.needs,
             means=plain and "compute_loss" not in vars(self),
         )
 
@@ -288,7 +290,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         process.
         """
         if (
-            not self.method.needs
+            not self.method.info.needs
             or self.args.world_size == 1
             or isinstance(self.train_dataset, IterableDataset)
         ):
@@ -355,33 +357,16 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         self._planned = self._planned or self.state.max_steps
         return Clock(self._epoch, self.state.global_step, closes_group, self._planned)
 
-    def _begin_epoch(self) -> None:
-        """Let the method do what it does before an epoch: ARCH may sweep its cache."""
-        self.model.train()
-        counter = CountingTask(self.task, self.passes, self.args.per_device_train_batch_size)
-        clock = self._clock()
-        begun = time.perf_counter()
-        with self._progress_bar() as progress:
-            self.method.begin_epoch(cast(ModelView, counter), clock, self._fetch, progress)
-        self.timer.spend(time.perf_counter() - begun)
-
     def _mark_step(self) -> None:
         """For CUDA graphs: what earlier passes returned may be overwritten from here on."""
         if self.args.torch_compile:
             cast(Any, torch.compiler).cudagraph_mark_step_begin()
 
-    def _fetch(self, groups: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
-        """A batch of each group of training samples."""
-        samples, collate = self._samples(), self._collator()
-        for ids in groups:
-            self._mark_step()
-            yield dict(self._prepare_inputs(collate(fetched(samples, ids.tolist()))))
-
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """The stock estimate, six times tokens times weights, which are counted once and not for
         every batch.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             return int(super().floating_point_ops(inputs))
         name = getattr(self.model, "main_input_name", "input_ids")
         return 6 * inputs[name].numel() * self._weight_count if name in inputs else 0
@@ -404,7 +389,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         else:
             self._withholding.put(self._update, norm)
             reports = [report for _, report in self._update.reports]
-        for report in reports if self.method.needs else ():
+        for report in reports if self.method.info.needs else ():
             self._measure(report)
         return norm
 
@@ -490,16 +475,16 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
 
     def _at_train_begin(self, control: Any) -> None:
         self._withholding = self._withhold()
-        if not self.method.needs:
+        if not self.method.info.needs:
             self._warn_of_ignored_items()
             return
         self.task.train_through(self.model_wrapped)  # installs hooks before a pass is compiled
-        for concern in (
-            self.method.concerns(self.state.num_train_epochs)
+        for warning in (
+            self.method.warnings(self.state.num_train_epochs)
             if self.is_world_process_zero()
             else ()
         ):
-            logger.warning(concern)
+            logger.warning(warning)
         # a resumed run has done so: SMART's average would take one step too many
         if self.state.global_step == 0 or self._anew:
             self.method.updated(self.task)
@@ -526,11 +511,9 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
     def _at_epoch_begin(self, control: Any) -> None:
         self._epoch = math.floor((self.state.epoch or 0) + 1e-6)
         self.timer.turn(self._epoch)
-        if self.method.needs:
-            self._begin_epoch()
 
     def _at_optimizer_step(self, control: Any) -> None:
-        if self.method.needs and not self._update.spoilt:  # else there was no update
+        if self.method.info.needs and not self._update.spoilt:  # else there was no update
             self.method.updated(self.task)
 
     def _at_step_end(self, control: Any) -> None:
@@ -563,7 +546,7 @@ class AdversarialMixin(SteppingMixin, SamplesMixin, SavingMixin):
         """The stock evaluation; with a method it draws no random number that a run resumed after it
         would miss.
         """
-        if not self.method.needs:
+        if not self.method.info.needs:
             return super().evaluate(*args, **kwargs)
         with kept_randomness():
             return super().evaluate(*args, **kwargs)

@@ -10,20 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart
-COLOURS = {
-    "standard": "#999999",
-    "r3f": "#56B4E9",
-    "arch": "#0072B2",
-    "freelb": "#E69F00",
-    "freeat": "#CC79A7",
-    "smart": "#D55E00",
-    "rdrop": "#8C6BB1",
-    "simcut": "#B35806",
-    "temporal": "#004D40",
-    "ols": "#7A8B00",
-    "smart-pytorch": "#009E73",
-}
+from advreg.lab.catalogue import catalogue
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, and shades between its colours
+_PALETTE = (
+    *("#999999", "#CC79A7", "#E69F00", "#D55E00", "#56B4E9", "#8C6BB1", "#B35806", "#004D40"),
+    *("#7A8B00", "#0072B2", "#117733", "#882255", "#44AA99", "#661100", "#332288", "#AA4499"),
+)
+COLOURS = {**dict(zip(catalogue(), _PALETTE, strict=False)), "smart-pytorch": "#009E73"}
+"""A colour for each method, in the order in which they are registered."""
 OTHERS = "#F0E442"
 FORMATS = (".svg", ".png", ".pdf")
 

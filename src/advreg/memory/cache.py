@@ -14,6 +14,7 @@ from advreg.core.shard import Shard
 from advreg.memory.codec import CacheDtype, Codec, Parts, bytes_per_row, codec_for
 from advreg.memory.deferred_check import LateCheck
 from advreg.memory.prefetch import Bundle, Courier
+from advreg.memory.reshard import under
 from advreg.memory.tiers import Place
 
 
@@ -176,27 +177,10 @@ class PerturbationCache:
         slots = self.slots(ids)
         return self._written(slots) >= 0
 
-    def groups(self, tokens: int) -> list[Tensor]:
-        """All cached ids, samples of like length together, in groups that pad to at most ``tokens``
-        per stream.
-        """
-        rows = self.shard.rows(self.ids)
-        longest = torch.stack([length[rows].cpu() for length in self.sample_lengths.values()]).amax(
-            0
-        )
-        order = longest.argsort(descending=True, stable=True)
-        ids, sizes = self.ids.cpu()[order], longest[order].clamp_min(1).tolist()
-        groups, first = [], 0
-        while first < len(ids):
-            count = max(1, tokens // sizes[first])
-            groups.append(ids[first : first + count])
-            first += count
-        return groups
-
-    def expect(self, ids: Tensor) -> None:
-        """These samples come next: a cache that is not on the device starts to bring their rows."""
+    def prefetch(self, ids: Tensor) -> None:
+        """Start to bring the rows of these samples, unless they are on the device."""
         if self._courier is not None:
-            self._courier.expect(ids)
+            self._courier.prefetch(ids)
 
     @property
     def complete(self) -> bool:
@@ -334,7 +318,7 @@ class PerturbationCache:
         bundle = self._courier.bring(ids)
         values = {
             stream: self._store[stream].read_packed(
-                _under(f"{stream}.", bundle), slots, like.masks[stream], zeros.dtype
+                under(f"{stream}.", bundle), slots, like.masks[stream], zeros.dtype
             )
             for stream, zeros in like.values.items()
         }
@@ -487,12 +471,3 @@ def _select(rows: Tensor, index: Tensor, pinned: bool) -> Tensor:
     """``rows[index]``, into pinned memory for a GPU to copy from."""
     chosen = torch.empty((len(index), *rows.shape[1:]), dtype=rows.dtype, pin_memory=pinned)
     return torch.index_select(rows, 0, index, out=chosen)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries whose name starts with the prefix, without it."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

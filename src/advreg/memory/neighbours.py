@@ -16,12 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.checks import check_choice
+from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
 from advreg.memory.shared_means import Lender
 
 NeighbourChoice = Literal["nearest", "random"]
+NeighbourScope = Literal["all", "shard"]
 SearchMethod = Literal["auto", "exact", "faiss"]
 Advance = Callable[[int], None]
 
@@ -387,6 +388,35 @@ def check_neighbours(count: int, cached: int, remedy: str = "") -> None:
             "lower neighbours or "
             f"raise cache_fraction{remedy}"
         )
+
+
+@dataclass(frozen=True)
+class Borrowing:
+    """How the neighbours of a sample that is not cached are chosen.
+
+    Args:
+        count: K.
+        choice: ``"nearest"`` by cosine similarity, or ``"random"``.
+        search: how the nearest are found.
+        scope: with several processes, ``"all"`` cached samples or those of the ``"shard"``.
+    """
+
+    count: int = 1
+    choice: NeighbourChoice = "nearest"
+    search: SearchMethod = "auto"
+    scope: NeighbourScope = "all"
+
+    def __post_init__(self) -> None:
+        check_whole("neighbours", self.count, least=1)
+        check_choice("neighbour_choice", self.choice, get_args(NeighbourChoice))
+        check_choice("neighbour_search", self.search, get_args(SearchMethod))
+        check_choice("neighbour_scope", self.scope, get_args(NeighbourScope))
+
+    def validate(self, cached: int) -> None:
+        """Refuse what this number of cached samples or this machine does not allow."""
+        check_neighbours(self.count, cached)
+        if self.search == "faiss":
+            require_faiss()
 
 
 @dataclass

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from advreg.core.scramble import combined
+from advreg.core.checks import UnsupportedError
+from advreg.core.progress import Progress
+from advreg.core.scramble import combined, uniform
 from advreg.core.sketch import Parts
 from advreg.memory.cache import token_rows
+from advreg.memory.corpus import Corpus
+from advreg.memory.memory import Memory, MemoryState
 
 Fields = Mapping[str, tuple[int, torch.dtype]]
 
@@ -145,6 +149,81 @@ class PredictionStore:
         for name, value in store.state().items():
             value.copy_(state[name])
         return store
+
+
+class PredictionMemory(Memory):
+    """A :class:`PredictionStore` whose fields are known with the first predictions."""
+
+    def __init__(self) -> None:
+        self._items: Tensor | None = None  # of each sample
+        self._fingerprint = ""
+        self._seed = 0
+        self._device = torch.device("cpu")
+        self._store: PredictionStore | None = None
+
+    def prepare(
+        self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
+    ) -> None:
+        if corpus.shard.world > 1:
+            raise UnsupportedError(
+                f"temporal trains in one process so far, got {corpus.shard.world}; start one, or "
+                "use rdrop or simcut"
+            )
+        if corpus.items is None:
+            raise UnsupportedError(
+                "temporal needs labels in the training data, got samples without; use simcut, or "
+                "r3f"
+            )
+        self._items, self._fingerprint = corpus.items, corpus.fingerprint
+        self._seed, self._device, self._store = seed, device, None
+
+    def open(self, fields: Fields) -> PredictionStore:
+        """The store, made for these fields when it is first used."""
+        if self._items is None:
+            raise RuntimeError(
+                "the memory of temporal is not prepared; call method.memory.prepare(corpus, seed, "
+                "device) before the first step"
+            )
+        self._store = self._store or PredictionStore(self._items, fields, self._device)
+        return self._store
+
+    def uniforms(self, found: Found, draws: int) -> Tensor:
+        """Uniform numbers for each item, (B · T, m).
+
+        They depend on seed, sample, visit and item alone, so order, padding and a resume do not
+        change them.
+        """
+        store = self._store
+        if draws == 0 or store is None:
+            return torch.empty(found.index.numel(), 0, device=found.index.device)
+        each = torch.arange(draws, device=found.index.device)
+        sample = combined(found.slots, store.visits[found.slots], self._seed)
+        item = found.index - store.offsets[found.slots][:, None]
+        return uniform(combined(sample[:, None, None], item[:, :, None], each)).flatten(0, 1)
+
+    def state(self) -> MemoryState:
+        tensors = {} if self._store is None else self._store.state()
+        return MemoryState(tensors, {"fingerprint": self._fingerprint})
+
+    def load(self, states: Iterable[MemoryState], epoch: float = 0.0) -> None:
+        state = next(iter(states), None)
+        if state is None:
+            return
+        if self._items is None or state.facts.get("fingerprint") != self._fingerprint:
+            raise ValueError(
+                "the training data differs from the data of the checkpoint (its fingerprint "
+                "changed), so cached predictions would be given to other samples; resume with the "
+                "same data, or start a new run"
+            )
+        self._store = (
+            PredictionStore.restored(state.tensors, self._items, self._device)
+            if state.tensors
+            else None
+        )
+
+    @property
+    def bytes(self) -> int:
+        return 0 if self._store is None else self._store.nbytes
 
 
 def label_keys(labels: Tensor, mask: Tensor) -> Tensor:

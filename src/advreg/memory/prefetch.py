@@ -34,8 +34,8 @@ class Courier:
         self._worker: ThreadPoolExecutor | None = None
         self._awaited: OrderedDict[tuple[int, ...], Future[tuple[Bundle, Any]]] = OrderedDict()
 
-    def expect(self, ids: Tensor) -> None:
-        """These samples will be asked for soon: start on their rows now."""
+    def prefetch(self, ids: Tensor) -> None:
+        """Start to gather the rows of these samples."""
         key = _key(ids)
         if key in self._awaited:
             return
@@ -46,7 +46,7 @@ class Courier:
         self._awaited[key] = self._worker.submit(self._fetch, ids.cpu())
 
     def bring(self, ids: Tensor) -> Bundle:
-        """The rows of these samples on the device: those under way if they were expected, else
+        """The rows of these samples on the device: those under way if they were prefetched, else
         gathered now.
         """
         awaited = self._awaited.pop(_key(ids), None)

@@ -5,6 +5,7 @@ lost or changed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from advreg.core.shard import Shard
 
 State = dict[str, Tensor]  # what PerturbationCache.state_dict() gives
 
+T = TypeVar("T")
 _PER_SAMPLE = ("ids", "written_at")
 
 
@@ -61,3 +63,10 @@ def _rows(lengths: Tensor, slots: Tensor) -> Tensor:
 def _is_per_sample(name: str) -> bool:
     """Has this part of a cache one entry per sample, and not one per token?"""
     return name in _PER_SAMPLE or name.endswith(".lengths") or ".means." in name
+
+
+def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
+    """The entries whose name starts with the prefix, without it."""
+    return {
+        name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)
+    }

@@ -81,12 +81,6 @@ class SharedMeans:
         )
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
-        if not self._means:
-            raise RuntimeError(
-                "the processes have not exchanged their means; call method.begin_epoch(task, "
-                "clock, fetch) before each "
-                "epoch, as the trainers do, or set neighbour_scope='shard'"
-            )
         codec, parts = self._means[stream]
         return codec.decode({name: part[slots] for name, part in parts.items()}, torch.float32)
 

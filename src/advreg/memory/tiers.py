@@ -9,11 +9,13 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import psutil
 import torch
 from torch import Tensor
+
+from advreg.core.checks import check_choice, check_not_negative
 
 Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
@@ -53,6 +55,39 @@ class Place:
         return torch.zeros(
             shape, dtype=dtype, device=self.device if self.tier == "device" else "cpu"
         )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where rows are to be kept.
+
+    Args:
+        kind: a tier, or ``"auto"``: the nearest one with room.
+        budget_gb: GB on the device for ``"auto"``; ``None``: a share of what is free.
+        folder: of the file of ``"disk"``.
+    """
+
+    kind: CacheDevice = "auto"
+    budget_gb: float | None = None
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("cache_device", self.kind, get_args(CacheDevice))
+        if self.budget_gb is not None:
+            check_not_negative("cache_budget_gb", self.budget_gb)
+
+    def validate(self) -> None:
+        """Refuse a folder that does not exist."""
+        disk_folder(self.folder)
+
+    def place(self, needed: int, device: torch.device) -> Place:
+        """The place for this number of bytes."""
+        tier: Tier = (
+            choose_tier(needed, device_budget(device, self.budget_gb), host_budget())
+            if self.kind == "auto"
+            else self.kind
+        )
+        return Place(device, tier, self.folder)
 
 
 def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None) -> Tensor:

@@ -15,29 +15,28 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hin
 import torch
 from torch import Tensor
 
+from advreg.core.checks import UnsupportedError
 from advreg.core.divergence import Divergence, Prediction
+from advreg.core.options import OptionInfo, option
 from advreg.core.perturbation import Cut, Perturbation
-from advreg.core.progress import Progress
 from advreg.core.schedule import Clock
-from advreg.memory.corpus import Corpus
+from advreg.memory.memory import Memory
 from advreg.methods.coerce import coerce
-from advreg.records.diagnostics import MemoryHealth
+
+__all__ = ["OptionInfo", "UnsupportedError", "option"]
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
 Update = Callable[[], None]
-Fetch = Callable[
-    [Sequence[Tensor]], Iterable[Batch]
-]  # groups of sample ids → a batch of each, on the device
 Dropout = Literal["fresh", "shared", "off"]
-Need = Literal["predictions", "perturbation", "ids"]
+Need = Literal["predictions", "perturbation", "ids", "dropout", "labels"]
 """What a method needs beyond the trainer's own step: the logits, δ in the embeddings, stable ids of
-the samples.
+the samples, dropout in the model, labels.
 """
-
-
-class UnsupportedError(ValueError):
-    """A method needs what a trainer, a model or a batch does not offer."""
+Trait = Literal["corpus", "repeats_backward", "updates_itself"]
+"""What is unusual about a method: its memory looks at the training set before the first step; its
+step calls backward more than once; its step takes optimizer steps of its own.
+"""
 
 
 class ModelView(Protocol):
@@ -50,7 +49,7 @@ class ModelView(Protocol):
         per backward.
         """
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         """f(x + δ) on the bare model: no task loss, and nothing is synchronised."""
 
     def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
@@ -157,14 +156,10 @@ class StepReport:
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class MethodState:
-    """What a method remembers: tensors, and facts (text) that must agree when it is loaded
-    again.
-    """
-
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
+def plain(view: ModelView, batch: Batch) -> StepReport:
+    """What standard training minimises."""
+    loss = view.loss_at(batch)
+    return StepReport(loss, loss.detach())
 
 
 @dataclass(frozen=True)
@@ -178,227 +173,225 @@ class Passes:
 
 
 @dataclass
+class Step:
+    """One step of a training loop.
+
+    Args:
+        clock: epoch and step.
+        backward: propagates the loss of a point.
+        update: takes an optimizer step and clears the gradients; FreeAT does so between replays.
+        optimizer: takes the step that follows, for methods that read its state.
+    """
+
+    clock: Clock
+    backward: Backward = torch.Tensor.backward
+    update: Update | None = None
+    optimizer: torch.optim.Optimizer | None = None
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method as data.
+
+    Args:
+        name: on the command line and in records.
+        title: in tables and pictures.
+        paper: authors and year.
+        cost: passes per step as a formula.
+        needs: what it needs of trainer, model and data.
+        traits: what is unusual about it.
+        movable: options that change no result, so that a resumed run may change them.
+        tune: the values that ``advreg compare`` tries for each option, by family of tasks.
+    """
+
+    name: str
+    title: str
+    paper: str
+    cost: str
+    needs: frozenset[Need]
+    traits: frozenset[Trait] = frozenset()
+    movable: tuple[str, ...] = ()
+    tune: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the settings of a method exclude.
+
+    Args:
+        kind: ``"whole_weights"``: every process must hold all weights, which FSDP's do not;
+            ``"writes_weights"``: :meth:`Method.updated` changes weights, which ZeRO undoes.
+        option: the option that causes it.
+        why: the reason, as a clause.
+    """
+
+    kind: Literal["whole_weights", "writes_weights"]
+    option: str
+    why: str
+
+
+@dataclass
 class Method(ABC):
     """One way to train on a batch. A method's dataclass fields are its options."""
 
-    name: ClassVar[str]
-    paper: ClassVar[str] = ""
-    cost: ClassVar[str] = ""  # passes per step as a formula
-    needs: ClassVar[frozenset[Need]] = frozenset({"predictions", "perturbation"})
-    needs_corpus: ClassVar[bool] = False  # must prepare() see the training set?
-    repeats_backward: ClassVar[bool] = False  # does step() call backward more than once?
-    updates_itself: ClassVar[bool] = False  # does step() take optimizer steps of its own?
-    movable: ClassVar[
-        tuple[str, ...]
-    ] = ()  # options that change no result, so that a resumed run may change them
+    info: ClassVar[MethodInfo]
+    memory: Memory | None = field(default=None, init=False, repr=False, compare=False)
+    """What the method remembers between steps."""
 
-    @property
-    def needs_whole_weights(self) -> str:
-        """The option that needs all weights in every process, and so excludes FSDP; empty if none
-        is set that does.
-        """
-        return ""
-
-    def require(self, samples: int) -> None:  # noqa: B027 - optional
-        """Refuse, before anything is trained, options that so many samples or this machine do not
-        allow.
-
-        Raises:
-            ValueError: with the option, its value and a remedy.
-        """
-
-    @property
-    def writes_weights(self) -> str:
-        """The option by which :meth:`updated` changes weights, and which so excludes ZeRO; empty if
-        none is set.
-        """
-        return ""
-
-    def concerns(self, epochs: float) -> Sequence[str]:
-        """What a user should be told before a training of so many epochs begins."""
+    def constraints(self) -> Sequence[Constraint]:
+        """What these settings exclude."""
         return ()
 
-    def prepare(  # noqa: B027 - optional
-        self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
-    ) -> None:
-        """Look at the training set once, before the first step."""
-
-    def begin_memory(self, epoch: float) -> None:  # noqa: B027 - optional
-        """To be called where a run goes on without what the method remembered, as from another
-        trainer's checkpoint.
-
-        Args:
-            epoch: where the run stands; 7.5 is the middle of the eighth epoch.
-        """
-
-    def begin_epoch(  # noqa: B027 - optional
-        self, task: ModelView, clock: Clock, fetch: Fetch, progress: Progress | None = None
-    ) -> None:
-        """To be called before each epoch by loops that offer ARCH's sweep.
-
-        Args:
-            task: the model.
-            clock: the epoch that begins.
-            fetch: makes batches of groups of samples that the method asks for.
-            progress: told what is being done, and how far it is.
-        """
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Is it of use to call :meth:`expect`?"""
-        return False
-
-    def expect(self, ids: Tensor) -> None:  # noqa: B027 - optional
-        """These samples come in one of the next steps: a memory that is not on the device starts to
-        bring them.
-        """
+    def warnings(self, epochs: float) -> Sequence[str]:
+        """Warnings for a training of ``epochs`` epochs."""
+        return ()
 
     @abstractmethod
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
         """What to minimise on this batch, in a report whose ``loss`` is still to be propagated.
 
-        A method that trains on several points propagates all but the last itself. Whoever calls
-        this propagates the last one, so a trainer keeps its own scaling, accumulation and contexts.
-
-        Args:
-            task: the model.
-            batch: what the data loader gave.
-            clock: epoch and step.
-            backward: how to propagate the loss of an earlier point.
-            update: takes an optimizer step and clears the gradients; only FreeAT uses it.
+        A method that trains on several points propagates all but the last itself, by
+        ``step.backward``. The caller propagates the last one, so a trainer keeps its own scaling,
+        accumulation and contexts.
         """
 
-    def step(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward = torch.Tensor.backward,
-        update: Update | None = None,
-    ) -> StepReport:
+    def step(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
         """Add this batch's gradients to the parameters: :meth:`objective`, and its backward
         pass.
         """
-        report = self.objective(task, batch, clock, backward, update)
+        report = self.objective(view, batch, step)
         if (
             report.loss.requires_grad
         ):  # FreeAT holds micro-batches back until their group is complete
-            backward(report.loss)
+            step.backward(report.loss)
         return replace(report, loss=report.loss.detach())
 
-    def updated(self, task: ModelView) -> None:  # noqa: B027 - optional
-        """To be called after each optimizer step by methods that follow the weights (SMART's
-        average, R4F).
-        """
+    def updated(self, view: ModelView) -> None:  # noqa: B027 - optional
+        """To be called before the first step and after each optimizer step."""
 
     @abstractmethod
     def passes(self) -> Passes:
         """Forward and backward passes per step that these settings cost."""
 
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes the method keeps between steps."""
-        return 0
-
-    def health(self) -> MemoryHealth | None:
-        """How what it remembers is doing; to be asked once, when training has ended."""
-        return None
-
-    @property
-    def remembers(self) -> bool:
-        """Whether a run with these settings needs :meth:`state` to go on exactly."""
-        return type(self).state is not Method.state
-
-    def state(self) -> MethodState:
-        """What must be in a checkpoint for the next step to be exactly the same."""
-        return MethodState()
-
-    def load_state(self, state: MethodState) -> None:  # noqa: B027 - optional
-        """Take a saved state over; refuse one that does not belong to this run."""
-
-    def redealt(self, states: Iterable[MethodState]) -> MethodState:
-        """This process's state, to be loaded, from the states of all processes of a run with
-        another number of them.
-
-        A method that remembers nothing of single samples remembers the same in every process.
-        """
-        return next(iter(states))
-
     def options(self) -> dict[str, Any]:
         """The settings by name."""
-        return {
-            option.name: getattr(self, option.name)
-            for option in dataclasses.fields(self)
-            if option.init
-        }
+        return {option.name: getattr(self, option.name) for option in self._described()}
 
     def fresh(self, **changes: Any) -> Self:
         """A method that remembers nothing yet, with these options changed."""
-        known = {option.name: option.type for option in _options(type(self))}
-        return type(self)(**{**self.options(), **coerced(self.name, changes, known)})
+        return type(self)(**{**self.options(), **_coerced(type(self), changes)})
 
-    def decisive_options(self) -> dict[str, Any]:
-        """The settings that decide results, which a resumed run must agree on: all but the movable
-        ones.
-        """
-        return {name: value for name, value in self.options().items() if name not in self.movable}
+    def __add__(self, other: Method) -> Method:
+        """Both penalties on one task loss; see :class:`~advreg.methods.combined.Combined`."""
+        from advreg.methods.combined import added
+
+        return added(self, other)
 
     @classmethod
-    def as_then(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a run that was saved, perhaps by an earlier version, as plain values.
-
-        Those that did not exist then have their defaults, which do what was done without them.
-        """
-        optional = [
-            option
-            for option in dataclasses.fields(cls)
-            if option.default is not dataclasses.MISSING
-        ]
-        usual = {option.name: option.default for option in optional if option.init}
-        options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
-        return options
+    def _described(cls) -> tuple[OptionInfo, ...]:
+        return _options(cls)
 
 
-def option(default: Any, help: str) -> Any:
-    """A method's option: a dataclass field with its help text."""
-    return field(default=default, metadata={"help": help})
+def memory_bytes(method: Method) -> int:
+    """Bytes that a method keeps between steps."""
+    return 0 if method.memory is None else method.memory.bytes
 
 
-registry: dict[str, type[Method]] = {}
+def validate(method: Method, samples: int) -> None:
+    """Refuse options that do not fit this number of samples or this machine; see
+    :meth:`Memory.validate`.
+    """
+    if method.memory is not None:
+        method.memory.validate(samples)
+
+
+def decisive_options(method: Method) -> dict[str, Any]:
+    """The settings that decide results, which a resumed run must agree on."""
+    return {
+        name: value for name, value in method.options().items() if name not in method.info.movable
+    }
+
+
+def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a saved run as plain values.
+
+    Options that are newer than the run have their defaults, which do what was done without them.
+    """
+    usual = {
+        option.name: option.default
+        for option in method._described()
+        if option.default is not dataclasses.MISSING
+    }
+    options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
+    return options
+
+
+class Registry(dict[str, "type[Method]"]):
+    """The methods by name; sums of them, such as ``temporal+smart``, are made when asked for."""
+
+    def of(self, name: str) -> type[Method]:
+        """The method of this name, or an error that names the closest one."""
+        if name not in self:
+            raise ValueError(
+                f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
+            )
+        return self[name]
+
+    def canonical(self, name: str) -> str:
+        """The one name of a method; the parts of a sum may come in any order."""
+        return self[name].info.name if name in self else name
+
+    def __missing__(self, name: str) -> type[Method]:
+        from advreg.methods.combined import combination
+
+        if name not in self:
+            raise KeyError(name)
+        return combination(name.split("+"))
+
+    def __contains__(self, name: object) -> bool:
+        parts = str(name).split("+")
+        return all(super(Registry, self).__contains__(part) for part in parts)
+
+
+registry = Registry()
 M = TypeVar("M", bound=type[Method])
 
 
-def register(name: str) -> Callable[[M], M]:
-    """Make a method known by name to the command line and to :func:`create`."""
+def register(
+    name: str,
+    *,
+    title: str,
+    paper: str,
+    cost: str,
+    needs: Iterable[Need] = ("predictions", "perturbation"),
+    traits: Iterable[Trait] = (),
+    movable: Sequence[str] = (),
+    tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+) -> Callable[[M], M]:
+    """Make a method known by name to the command line and to :func:`create`; see
+    :class:`MethodInfo`.
+    """
 
     def add(method: M) -> M:
-        method.name = name
+        method.info = MethodInfo(
+            name,
+            title,
+            paper,
+            cost,
+            frozenset(needs),
+            frozenset(traits),
+            tuple(movable),
+            tune or {},
+        )
         registry[name] = method
         return method
 
     return add
 
 
-@dataclass(frozen=True)
-class OptionInfo:
-    """One option as users meet it: name, type, default, help."""
-
-    name: str
-    type: Any
-    default: Any
-    help: str
-
-
 def describe(name: str) -> list[OptionInfo]:
     """The options of a method, for flags, config keys and the table of ``advreg methods``."""
-    return list(_options(_lookup(name)))
+    return list(registry.of(name)._described())
 
 
 @cache
@@ -418,27 +411,44 @@ def create(name: str, **options: Any) -> Method:
         >>> create("arch", cache_fraction=0.1).options()["cache_fraction"]
         0.1
     """
-    known = {option.name: option.type for option in describe(name)}
-    return _lookup(name)(**coerced(name, options, known))
+    method = registry.of(name)
+    return method(**_coerced(method, options))
 
 
-def coerced(name: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def by_part(method: str, find: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+    """What is found for a method; for a sum, what is found for each part, with its name in front.
+
+    Example:
+        >>> by_part("temporal+smart", {"temporal": {"weight": 10.0}, "smart": {}}.__getitem__)
+        {'temporal.weight': 10.0}
+    """
+    if "+" not in method:
+        return dict(find(method))
+    parts = registry.of(method).info.name.split("+")
+    return {f"{part}.{name}": value for part in parts for name, value in find(part).items()}
+
+
+def options_named(method: str, given: str) -> list[str]:
+    """The options of a method that a flag or key means.
+
+    Example:
+        >>> options_named("smart", "smart.weight"), options_named("temporal+smart", "weight")
+        (['weight'], ['smart.weight', 'temporal.weight'])
+    """
+    names = (option.name for option in describe(method))
+    return [name for name in names if given in (name, name.rpartition(".")[2], f"{method}.{name}")]
+
+
+def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as their types want them; one that the method does not have is an error."""
+    known = {option.name: option.type for option in method._described()}
     for given in options:
         if given not in known:
             raise ValueError(
-                f"method '{name}' has no option '{given}'{suggest(given, known)}; it has "
-                f"{', '.join(known) or 'none'}"
+                f"method '{method.info.name}' has no option '{given}'{suggest(given, known)}; it "
+                f"has {', '.join(known) or 'none'}"
             )
     return {given: coerce(given, value, known[given]) for given, value in options.items()}
-
-
-def _lookup(name: str) -> type[Method]:
-    if name not in registry:
-        raise ValueError(
-            f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}"
-        )
-    return registry[name]
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

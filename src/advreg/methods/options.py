@@ -1,90 +1,102 @@
-"""Options that several methods share, each group with the one thing it does."""
+"""Groups of options that several regularisers share, each with the one thing it does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import get_args
 
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
-from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.checks import check_choice
 from advreg.core.divergence import Divergence
-from advreg.core.perturbation import Perturbation
+from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
-from advreg.core.schedule import Clock, Onset, Ramp
-from advreg.methods.base import Batch, Dropout, ModelView, StepReport, option
-
-START_AT = "share of the planned updates before which the step is standard training"
-
-
-def plain(task: ModelView, batch: Batch) -> StepReport:
-    """What standard training minimises."""
-    loss = task.loss_at(batch)
-    return StepReport(loss, loss.detach())
+from advreg.core.schedule import Clock
+from advreg.methods.base import Batch, Dropout, ModelView, Step, option
+from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
 
 @dataclass
-class WeightOptions:
-    """The weight λ of a penalty over the course of a training."""
+class DivergenceOptions(Regulariser):
+    """The divergence ℓ_v of a perturbed prediction from the clean one."""
 
-    weight: float = option(1.0, "λ, weight of the penalty")
-    start_at: float = option(0.0, START_AT)
-    ramp: Ramp = option(
-        "constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does"
+    divergence: Divergence = option(
+        "kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions"
+    )
+    detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("divergence", self.divergence, get_args(Divergence))
+
+    def compared(
+        self,
+        view: ModelView,
+        batch: Batch,
+        clean: Tensor,
+        perturbed: Tensor,
+        step: Step,
+        measures: Mapping[str, Tensor | float] | None = None,
+    ) -> Penalty:
+        """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
+        size.
+        """
+        total = view.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
+        return Penalty(total / view.items(batch), self.weight_at(step.clock), measures or {})
+
+
+@dataclass
+class DropoutOptions(Regulariser):
+    """The dropout masks of the passes of a step."""
+
+    dropout: Dropout = option(
+        "fresh", "dropout masks of the passes of a step: fresh, shared or off"
     )
 
     def __post_init__(self) -> None:
-        check_not_negative("weight", self.weight)
-        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
-
-    @property
-    def onset(self) -> Onset:
-        return Onset(self.start_at, self.ramp)
-
-    def weight_at(self, clock: Clock) -> float:
-        """λ at this time."""
-        return self.onset.weight(self.weight, clock)
-
-    def total(
-        self,
-        task_loss: Tensor,
-        penalty: Tensor,
-        clock: Clock,
-        measures: Mapping[str, Tensor | float] | None = None,
-    ) -> StepReport:
-        """L + λ · penalty, to be descended."""
-        loss = task_loss + self.weight_at(clock) * penalty
-        return StepReport(loss, task_loss.detach(), penalty.detach(), measures or {})
+        super().__post_init__()
+        check_choice("dropout", self.dropout, get_args(Dropout))
 
 
 @dataclass
-class TargetOptions(WeightOptions):
+class FuseOptions(Regulariser):
+    """One pass over both copies of a batch, or two."""
+
+    fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
+
+    def beside(
+        self, clean: CleanPass, delta: Perturbation | Cut | None, both_losses: bool = False
+    ) -> Tensor:
+        """The perturbed prediction; copies in one pass cannot share their masks."""
+        shares = getattr(self, "dropout", "fresh") == "shared"
+        return clean.beside(delta, self.fuse and not shares, both_losses)
+
+
+@dataclass
+class TargetOptions(Regulariser):
     """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
     normalise: bool = option(
         False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty"
     )
 
+    def has_begun(self, clock: Clock) -> bool:
+        """At once: predictions are remembered before the penalty starts."""
+        return True
+
     def weight_at(self, clock: Clock) -> float:
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
 
-    def total(
-        self,
-        task_loss: Tensor,
-        penalty: Tensor,
-        clock: Clock,
-        measures: Mapping[str, Tensor | float] | None = None,
-    ) -> StepReport:
-        report = super().total(task_loss, penalty, clock, measures)
-        return (
-            replace(report, loss=report.loss / (1 + self.weight_at(clock)))
-            if self.normalise
-            else report
-        )
+    def towards_target(
+        self, value: Tensor, step: Step, measures: Mapping[str, Tensor | float] | None = None
+    ) -> Penalty:
+        weight = self.weight_at(step.clock)
+        divisor = 1 + weight if self.normalise else 1.0
+        return Penalty(value, weight, measures or {}, divisor=divisor)
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:
@@ -97,47 +109,7 @@ class TargetOptions(WeightOptions):
 
 
 @dataclass
-class PenaltyOptions(WeightOptions):
-    """The regulariser λ · ℓ_v and how the two predictions in it are made."""
-
-    divergence: Divergence = option(
-        "kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions"
-    )
-    detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
-    dropout: Dropout = option(
-        "fresh", "dropout masks of the passes of a step: fresh, shared or off"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("divergence", self.divergence, get_args(Divergence))
-        check_choice("dropout", self.dropout, get_args(Dropout))
-
-    def descend(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        clean: Tensor,
-        perturbed: Tensor,
-        delta: Perturbation,
-    ) -> StepReport:
-        """L + λ ℓ_v, to be descended."""
-        penalty = self.penalty(task, batch, clean, perturbed)
-        return self.total(
-            task.loss(clean, batch), penalty, clock, {"delta_norm": delta.sentence_norm().mean()}
-        )
-
-    def penalty(self, task: ModelView, batch: Batch, clean: Tensor, perturbed: Tensor) -> Tensor:
-        """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
-        size.
-        """
-        total = task.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
-        return total / task.items(batch)
-
-
-@dataclass
-class AscentOptions(PenaltyOptions):
+class AscentOptions(DropoutOptions, DivergenceOptions):
     """The inner maximisation max_{‖δ‖ ≤ ε} ℓ_v(x, δ, θ)."""
 
     radius: float = option(0.1, "ε, radius of the ball the perturbation stays in")
@@ -175,28 +147,28 @@ class AscentOptions(PenaltyOptions):
     def origin(self) -> Start:
         return Start(self.start, self.start_scale)
 
-    def worst_case(
-        self, task: ModelView, batch: Batch, clean: Tensor, steps: int | None = None
-    ) -> Perturbation:
-        """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start; ``steps`` in place of S if given.
+    def warnings(self, epochs: float) -> Sequence[str]:
+        return self.ascent.warnings()
+
+    def worst_case(self, view: ModelView, batch: Batch, clean: Tensor) -> Perturbation:
+        """Δ_i by ascent on ℓ_v(x_i, δ_i, θ), from a random start.
 
         The clean prediction is a constant here: only δ moves. Samples do not depend on each other,
         so where memory runs out a part of the batch is climbed at a time.
         """
-        ascent = self.ascent if steps is None else replace(self.ascent, steps=steps)
-        start = self.origin.draw(task.zeros(batch), self.ball)
+        start = self.origin.draw(view.zeros(batch), self.ball)
 
         def climb(rows: slice) -> Perturbation:
             part, target = (
-                (batch, clean) if rows == whole else (task.part(batch, rows), clean[rows])
+                (batch, clean) if rows == whole else (view.part(batch, rows), clean[rows])
             )
 
             def objective(delta: Perturbation) -> Tensor:
-                return task.divergence(
-                    target.detach(), task.probe(part, delta), part, self.divergence
+                return view.divergence(
+                    target.detach(), view.probe(part, delta), part, self.divergence
                 )
 
-            return ascend(objective, start.part(rows), ascent, self.ball, task.gradient)
+            return ascend(objective, start.part(rows), self.ascent, self.ball, view.gradient)
 
         whole = slice(0, start.batch_size)
         return Perturbation.joined(self._fitting(start.batch_size, start.width, climb))

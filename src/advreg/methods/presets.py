@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from advreg.core.checks import check_choice
-from advreg.methods.base import describe
+from advreg.methods.base import by_part, describe
 
 Preset = Literal["translation", "understanding", "fine-tuning"]
 
@@ -80,6 +80,10 @@ def preset(family: str, method: str) -> dict[str, Any]:
         ('linf', {}, {'radius': 0.03, 'step_size': 0.03})
     """
     check_choice("preset", family, get_args(Preset))
+    return by_part(method, lambda part: _of_one(family, part))
+
+
+def _of_one(family: str, method: str) -> dict[str, Any]:
     if method not in _HAVE_PRESETS:
         return dict(_NEEDED.get((family, method), {}))
     known = {option.name for option in describe(method)}

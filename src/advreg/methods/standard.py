@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
     Method,
     ModelView,
     Passes,
+    Step,
     StepReport,
-    Update,
+    plain,
     register,
 )
-from advreg.methods.options import plain
 
 
-@register("standard")
+@register(
+    "standard",
+    title="Standard",
+    paper="–",
+    cost="1 forward, 1 backward",
+    needs=(),
+)
 @dataclass
 class Standard(Method):
     """min_θ L(θ): no perturbation at all."""
 
-    paper = "–"
-    cost = "1 forward, 1 backward"
-    needs = frozenset()
-
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        return plain(task, batch)
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        return plain(view, batch)
 
     def passes(self) -> Passes:
         return Passes(1, 1)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,47 @@ from advreg.hf.checkpoint.state import (
     rotate,
     save_method,
 )
+from advreg.memory.memory import Memory, MemoryState
 from advreg.methods import Standard
-from advreg.methods.base import MethodState, option
+from advreg.methods.base import option
 from advreg.records.run import save_as
+
+
+class Kept(Memory):
+    """One state; of several it keeps the first part of each."""
+
+    def __init__(self) -> None:
+        self.content = MemoryState()
+
+    def state(self) -> MemoryState:
+        return self.content
+
+    def load(self, states: Iterable[MemoryState], epoch: float = 0.0) -> None:
+        first, *others = states
+        self.content = first
+        if others:
+            parts = [state.tensors["mine"] for state in (first, *others)]
+            self.content = MemoryState({"all": torch.cat(parts)}, {"dealt": "anew"})
+
+    @property
+    def bytes(self) -> int:
+        return sum(value.nbytes for value in self.content.tensors.values())
 
 
 @dataclass
 class Remembering(Standard):
     """Standard training with something to remember."""
 
+    info = replace(Standard.info, name="remembering")
     size: float = option(1.0, "a setting")
     kinds: tuple[int, ...] = option((1, 2), "a setting that JSON turns into a list")
-    kept: MethodState = field(default_factory=MethodState, init=False)
+    memory: Kept = field(default_factory=Kept, init=False)
 
-    def state(self) -> MethodState:
-        return self.kept
-
-    def load_state(self, state: MethodState) -> None:
-        self.kept = state
+    @property
+    def kept(self) -> MemoryState:
+        return self.memory.content
 
 
-Remembering.name = "remembering"
 CPU = torch.device("cpu")
 
 
@@ -55,7 +75,7 @@ def test_tensors_facts_and_tally_come_back(tmp_path: Path) -> None:
         "none": torch.empty(0, 7),
         "flags": torch.tensor([True, False]),
     }
-    method.kept = MethodState(tensors, {"fingerprint": "äbc δ"})
+    method.memory.content = MemoryState(tensors, {"fingerprint": "äbc δ"})
     save_method(method, tmp_path, {"forward": 12.5, "steps": 3})
     other = Remembering()
     assert load_method(other, tmp_path) == {"forward": 12.5, "steps": 3}
@@ -93,7 +113,7 @@ def test_another_method_or_other_options_are_refused_naming_what_changed(tmp_pat
         match=r"remembering differ .*: size 0\.5 → 0\.25, kinds \[1, 2\] → \[3\]; resume",
     ):
         load_method(changed, tmp_path)
-    assert changed.kept == MethodState()
+    assert changed.kept == MemoryState()
     load_method(Remembering(size=0.5), tmp_path)
 
 
@@ -239,23 +259,10 @@ def test_other_folders_and_files_are_not_checkpoints(tmp_path: Path) -> None:
 # ---- many processes
 
 
-@dataclass
-class Dealing(Remembering):
-    """Remembers other things in each process, and says which states it was dealt anew from."""
-
-    def redealt(self, states: Iterable[MethodState]) -> MethodState:
-        return MethodState(
-            {"all": torch.cat([state.tensors["mine"] for state in states])}, {"dealt": "anew"}
-        )
-
-
-Dealing.name = "dealing"
-
-
 def saved_by(world: int, folder: Path) -> None:
     for rank in reversed(range(world)):
-        method = Dealing()
-        method.kept = MethodState({"mine": torch.tensor([rank])}, {"rank": str(rank)})
+        method = Remembering()
+        method.memory.content = MemoryState({"mine": torch.tensor([rank])}, {"rank": str(rank)})
         save_method(method, folder, {"seconds": rank + 0.5}, rank, world)
 
 
@@ -263,7 +270,7 @@ def saved_by(world: int, folder: Path) -> None:
 def test_as_many_processes_each_get_back_what_was_theirs(world: int, tmp_path: Path) -> None:
     saved_by(world, tmp_path / "checkpoint-1")
     for rank in range(world):
-        method = Dealing()
+        method = Remembering()
         assert load_method(method, tmp_path / "checkpoint-1", rank, world) == {
             "seconds": rank + 0.5
         }
@@ -277,10 +284,11 @@ def test_another_number_of_processes_is_dealt_what_all_had(
 ) -> None:
     saved_by(before, tmp_path)
     for rank in range(after):
-        method = Dealing()
+        method = Remembering()
         assert load_method(method, tmp_path, rank, after) == {"seconds": 0.5}
-        assert method.kept.tensors["all"].tolist() == list(range(before))
-        assert method.kept.facts == {"dealt": "anew"}
+        one = before == 1  # a single state has nothing to be joined with
+        assert method.kept.tensors["mine" if one else "all"].tolist() == list(range(before))
+        assert method.kept.facts == ({"rank": "0"} if one else {"dealt": "anew"})
 
 
 def test_a_save_by_another_number_of_processes_takes_the_place_of_the_last(tmp_path: Path) -> None:
@@ -298,7 +306,7 @@ def test_a_checkpoint_lacking_a_process_s_file_is_not_whole(tmp_path: Path) -> N
     (tmp_path / "checkpoint-8" / method_file(1, 2)).unlink()
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
     with pytest.raises(CheckpointError, match=f"checkpoint-8 holds no {METHOD_FILE}"):
-        load_method(Dealing(), tmp_path / "checkpoint-8", 0, 2)
+        load_method(Remembering(), tmp_path / "checkpoint-8", 0, 2)
 
 
 # ---- rotation

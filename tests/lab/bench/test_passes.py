@@ -8,7 +8,7 @@ import torch
 from advreg.core.schedule import Clock
 from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.passes import MeteredTask, penalty_cost
-from advreg.methods import ModelView, create
+from advreg.methods import ModelView, Step, create
 from advreg.methods.base import Passes
 from tiny_models import tiny, tiny_batch
 
@@ -42,7 +42,9 @@ def test_the_arithmetic_of_a_step_is_that_of_the_table(
     for step in range(2):
         backward = metered.counted(torch.Tensor.backward)
         method.step(
-            cast(ModelView, metered), tiny_batch(family), Clock(0, step), backward, lambda: None
+            cast(ModelView, metered),
+            tiny_batch(family),
+            Step(Clock(0, step), backward, lambda: None),
         )
     found = metered.cost(2)
     assert (found.forward, found.backward, found.arithmetic) == pytest.approx(cost)

@@ -17,7 +17,7 @@ from advreg.records.run import RecordError
 
 SETTINGS = BenchSettings(
     shapes=("2x4", "3x4"),
-    methods=("r3f", "arch", "arch:refresh=sweep", "freelb", "smart", "freeat"),
+    methods=("r3f", "arch", "freelb", "smart", "freeat"),
     device="cpu",
     two_pass=True,
     trainers=False,
@@ -36,13 +36,6 @@ COUNTS = {
     "arch, reuse": (2, 1, 2),
     "arch, refresh": (5, 4, 4),
     "arch, two passes, reuse": (2, 1, 2),
-    "arch (refresh=sweep), reuse": (2, 1, 2),
-    "arch (refresh=sweep), sweep": (
-        0.4,
-        0.3,
-        0.1 * (4 + 3) / 3,
-    ),  # a tenth of the samples, which are not trained on
-    "arch (refresh=sweep), two passes, reuse": (2, 1, 2),
     "freelb": (3, 3, 3),
     "smart": (5, 4, 4),
     "freeat": (3, 3, 3),
@@ -96,12 +89,12 @@ def test_only_arch_keeps_something_and_a_cpu_has_no_peak(record: BenchRecord) ->
         assert row.peak_bytes is None
 
 
-def test_the_whole_run_is_given_for_each_method_and_for_both_ways_to_refresh(
+def test_the_whole_run_is_given_for_each_method(
     record: BenchRecord,
 ) -> None:
     refreshes = {run.name: run.refreshes for run in record.panels[0].whole}
     once = ("standard", "r3f", "r3f, two passes", "freelb", "smart", "freeat")
-    assert refreshes == dict.fromkeys(once, 0) | {"arch": 30, "arch (refresh=sweep)": 30}
+    assert refreshes == dict.fromkeys(once, 0) | {"arch": 30}
 
 
 def test_a_record_is_kept_after_each_round(kept: list[BenchRecord]) -> None:
@@ -233,13 +226,15 @@ def test_each_step_is_told_which_samples_come_next(monkeypatch: pytest.MonkeyPat
     events: list[tuple[str, list[int]]] = []
     whole = Standard.step
 
-    def step(self: Any, task: Any, batch: Any, *args: Any) -> Any:
+    def step(self: Any, view: Any, batch: Any, step: Any) -> Any:
         events.append(("step", batch["sample_id"].tolist()))
-        return whole(self, task, batch, *args)
+        return whole(self, view, batch, step)
 
     monkeypatch.setattr(Standard, "step", step)
     monkeypatch.setattr(
-        Standard, "expect", lambda self, ids: events.append(("expect", ids.tolist())), raising=False
+        loops.Contender,
+        "prefetch",
+        lambda self, ids: events.append(("prefetch", ids.tolist())),
     )
     small = bench(methods=("standard",), rounds=1, steps=4)
     monkeypatch.setattr(
@@ -247,9 +242,9 @@ def test_each_step_is_told_which_samples_come_next(monkeypatch: pytest.MonkeyPat
         lambda workload: loops.Contender("x", FreeLB(), workload.batches, []),
     )
     small.run()
-    expected = [ids for kind, ids in events if kind == "expect"]
+    expected = [ids for kind, ids in events if kind == "prefetch"]
     seen = [ids for kind, ids in events if kind == "step"]
-    assert [kind for kind, _ in events] == ["expect", "step"] * len(seen)
+    assert [kind for kind, _ in events] == ["prefetch", "step"] * len(seen)
     assert (
         expected[1:-1] == seen[2:]
     )  # the first step settles the optimizer, with a contender of its own

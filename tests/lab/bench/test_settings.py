@@ -23,14 +23,14 @@ def test_another_shape_is_refused_with_an_example(text: str) -> None:
 
 def test_a_spec_creates_the_method_with_its_options_turned_into_values() -> None:
     method: Any = Spec.parse("arch:cache_fraction=0.5,refresh_every=none").create()
-    assert (method.name, method.cache_fraction, method.refresh_every) == ("arch", 0.5, None)
+    assert (method.info.name, method.cache_fraction, method.refresh_every) == ("arch", 0.5, None)
 
 
 def test_defaults_give_way_to_the_spec_and_skip_methods_that_do_not_know_them() -> None:
     given: Any = Spec.parse("arch:refresh_every=3").create(refresh_every=7)
     silent: Any = Spec.parse("arch").create(refresh_every=7)
     assert (given.refresh_every, silent.refresh_every) == (3, 7)
-    assert Spec.parse("smart").create(refresh_every=7).name == "smart"
+    assert Spec.parse("smart").create(refresh_every=7).info.name == "smart"
 
 
 @pytest.mark.parametrize(

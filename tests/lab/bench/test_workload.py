@@ -8,7 +8,7 @@ from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.settings import BenchSettings, Shape
 from advreg.lab.bench.workload import Workload, draw_lengths, prepare
-from advreg.methods import Arch, Temporal
+from advreg.methods import Arch, Step, Temporal
 from tiny_models import tiny
 
 CPU = torch.device("cpu")
@@ -56,21 +56,13 @@ def test_the_cache_is_full_of_perturbations_inside_the_ball_before_the_first_ste
     load = drawn(padding=0.3)
     method = Arch(radius=0.7, cache_fraction=0.5)
     prepare(method, load, 0, CPU)
-    cached = method.cache.ids
+    cached = method.memory.cache.ids
     assert len(cached) == 20
     for ids, batch in zip(load.ids, load.batches, strict=True):
-        delta = method.cache.read(ids, load.task.zeros(batch))
+        delta = method.memory.cache.read(ids, load.task.zeros(batch))
         known = torch.isin(ids, cached)
         assert torch.allclose(delta.sentence_norm()[known], torch.tensor(0.7))
         assert bool((delta.sentence_norm()[~known] == 0).all())
-
-
-def test_fetched_batches_hold_the_samples_asked_for_with_their_lengths() -> None:
-    load = drawn(padding=0.4)
-    groups = [torch.tensor([3, 9]), torch.tensor([1])]
-    for group, batch in zip(groups, load.fetch(groups), strict=True):
-        assert torch.equal(batch[SAMPLE_ID], group)
-        assert torch.equal(batch["attention_mask"].sum(1), load.corpus.lengths["tokens"][group])
 
 
 def test_more_tokens_than_positions_are_refused() -> None:
@@ -84,9 +76,9 @@ def test_more_tokens_than_positions_are_refused() -> None:
 def test_a_cache_of_predictions_fits_the_batches(family: str) -> None:
     load = drawn(family, padding=0.4)
     method = Temporal(sketch="whole")
-    method.prepare(load.corpus, 0, CPU)
+    method.memory.prepare(load.corpus, 0, CPU)
     reports = [
-        method.step(load.task, batch, Clock(epoch, 0))
+        method.step(load.task, batch, Step(Clock(epoch, 0)))
         for epoch in range(2)
         for batch in load.batches
     ]

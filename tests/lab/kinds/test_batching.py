@@ -22,6 +22,7 @@ from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer, _cut
 from advreg.methods.base import Method
 from advreg.methods.standard import Standard
+from observe import remembered
 from tiny_models import tiny
 
 START, PAD = 49, 49  # of the tiny Marian
@@ -397,8 +398,8 @@ def test_a_run_stopped_in_mid_epoch_goes_on_to_the_same_weights_and_cache(
         whole.model.named_parameters(), second.model.parameters(), strict=True
     ):
         assert torch.equal(one, other), name
-    for name, value in whole.method.state().tensors.items():
-        assert torch.equal(value, second.method.state().tensors[name]), name
+    for name, value in remembered(whole.method).items():
+        assert torch.equal(value, remembered(second.method)[name]), name
 
 
 def test_what_is_cached_of_a_sample_is_on_its_own_tokens_in_any_company(tmp_path: Path) -> None:
@@ -412,7 +413,7 @@ def test_what_is_cached_of_a_sample_is_on_its_own_tokens_in_any_company(tmp_path
         trainer.data_collator(trainer.train_dataset.__getitems__(list(range(40)))),
     ):
         like = trainer.task.zeros(batch)
-        delta = method.cache.read(batch[SAMPLE_ID], like)
+        delta = method.memory.cache.read(batch[SAMPLE_ID], like)
         for stream, values in delta.values.items():
             for row, number in enumerate(batch[SAMPLE_ID].tolist()):
                 real = like.masks[stream][row]

@@ -57,10 +57,10 @@ def test_tokens_bear_their_texts_and_the_norms_that_are_in_the_cache(
     assert found.memory is not None
     assert found.memory.written == {"2": 8}
     assert sum(found.memory.similarity[0].counts) == 8 * 2
-    assert {entry.sample for entry in found.memory.tokens} == set(method.cache.ids.tolist())
+    assert {entry.sample for entry in found.memory.tokens} == set(method.memory.cache.ids.tolist())
     for entry in found.memory.tokens:
         assert entry.tokens == ["[CLS]", *tokenizer.tokenize(ROWS[entry.sample]["text"]), "[SEP]"]
-        row = method.cache.recall(torch.tensor([entry.sample])).values["tokens"][0]
+        row = method.memory.cache.recall(torch.tensor([entry.sample])).values["tokens"][0]
         assert entry.norms == pytest.approx(row.norm(dim=1).tolist())
     assert any(max(entry.norms) > 0 for entry in found.memory.tokens)
 

@@ -16,6 +16,7 @@ from advreg.lab.runs.plans import (
 from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create
+from advreg.methods.base import decisive_options
 from advreg.records.run import Outcome, load
 from report_runs import made_up
 
@@ -40,17 +41,17 @@ def test_a_run_goes_on_with_the_facts_it_was_started_with(tmp_path: Path) -> Non
 
 
 def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path: Path) -> None:
-    options = create("arch").decisive_options()
-    before = {name: value for name, value in options.items() if name != "borrowed"}
+    options = decisive_options(create("arch"))
+    before = {name: value for name, value in options.items() if name != "neighbour_scope"}
     agree("arch-seed0", tmp_path, {"method": "arch", "options": before}, resume=False)
     agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
-    for changed in ({**options, "borrowed": "rescaled"}, {**options, "radius": 7.0}):
+    for changed in ({**options, "neighbour_scope": "shard"}, {**options, "radius": 7.0}):
         with pytest.raises(SettingsError, match="arch-seed0 cannot go on"):
             agree("arch-seed0", tmp_path, {"method": "arch", "options": changed}, resume=True)
 
 
 def test_a_run_with_an_option_that_exists_no_more_does_not_go_on(tmp_path: Path) -> None:
-    options = create("arch").decisive_options()
+    options = decisive_options(create("arch"))
     agree(
         "arch-seed0", tmp_path, {"method": "arch", "options": {**options, "gone": 1}}, resume=False
     )

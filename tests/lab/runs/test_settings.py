@@ -78,6 +78,48 @@ def test_options_for_gives_every_option_to_exactly_its_owners() -> None:
         assert {name for name, options in given.items() if options} == owners
 
 
+def test_a_sum_of_methods_is_one_method_with_the_options_of_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'methods = ["temporal+smart", "smart"]\n["temporal+smart"]\ntemporal.weight = 10\n'
+        '"smart.radius" = 0.7\n'
+    )
+    flags = {"smart.ascent_steps": "2", "temporal.start_at": "0.5"}
+    settings = read_settings(path, flags, {})
+    assert settings.methods == ("smart+temporal", "smart")
+    options = settings.method("smart+temporal").options()
+    assert options["temporal.weight"] == 10.0
+    assert (options["smart.radius"], options["smart.ascent_steps"]) == (0.7, 2)
+    assert (options["temporal.start_at"], options["smart.start_at"]) == (0.5, 0.0)
+    alone = settings.method("smart").options()
+    assert (alone["ascent_steps"], alone["radius"]) == (2, 0.3)
+    assert options["smart.step_size"] == 0.3  # as the built-in task has it for smart alone
+
+
+def test_an_option_without_a_part_reaches_each_part_that_has_it() -> None:
+    settings = read_settings(None, {"methods": ["rdrop+temporal", "r3f"], "weight": "4"}, {})
+    options = settings.method("rdrop+temporal").options()
+    assert (options["rdrop.weight"], options["temporal.weight"]) == (4.0, 4.0)
+    assert settings.method("r3f").options()["weight"] == 4.0
+
+
+def test_a_sum_in_another_order_is_the_same_method() -> None:
+    with pytest.raises(SettingsError, match="methods must be different ones"):
+        read_settings(None, {"methods": ["temporal+smart", "smart+temporal"]}, {})
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["smart+freelb"], "freelb cannot be combined with other methods"),
+        (["smart+smrt"], r"unknown method 'smart\+smrt'"),
+    ],
+)
+def test_a_sum_that_cannot_be_is_refused(methods: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_settings(None, {"methods": methods}, {})
+
+
 def test_an_option_that_no_chosen_method_has_is_refused_and_the_likely_one_named() -> None:
     with pytest.raises(
         SettingsError,
@@ -240,7 +282,10 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16, got 'fp8'"),
         ({"preset": "understandin"}, "preset must be one of .*understanding.*, got 'understandin'"),
         ({"max_length": "long"}, "max_length must be a whole number, got 'long'"),
-        ({"methods": ["ach"]}, r"unknown method 'ach' \(did you mean 'arch'\?\); there are arch, "),
+        (
+            {"methods": ["ach"]},
+            r"unknown method 'ach' \(did you mean 'arch'\?\); there are standard, ",
+        ),
         (
             {"methods": ["arch", "arch"]},
             r"methods must be different ones, at least one, got \['arch', 'arch'\]",

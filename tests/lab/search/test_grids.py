@@ -92,6 +92,16 @@ def test_the_grid_of_a_pretrained_model_leaves_to_its_preset_what_is_no_use_to_t
     assert len({len(grid.candidates(method, 8, 0)) for method in grid.methods}) == 1
 
 
+def test_the_grid_of_a_sum_is_that_of_its_parts() -> None:
+    grid = default_grid("bert-base-uncased", "fine-tuning")
+    parts = grid.methods["temporal"]["weight"], grid.methods["smart"]["weight"]
+    assert grid.own("temporal+smart") == {"temporal.weight": parts[0], "smart.weight": parts[1]}
+    point = grid.candidates("temporal+smart", 1, 0)[0]
+    assert {"temporal.weight", "smart.weight", "learning_rate"} <= set(point)
+    read = read_grid({"smart+temporal": {"smart.weight": ["2"]}})
+    assert read.own("smart+temporal") == {"smart.weight": [2.0]}
+
+
 def test_what_is_fixed_is_not_tuned() -> None:
     grid = Grid(
         {"learning_rate": [1e-3, 1e-4], "batch_size": [8]},

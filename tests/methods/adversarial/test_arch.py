@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import naive
-from advreg.core.schedule import Clock
 from advreg.core.shard import Shard
 from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.survey import survey
@@ -57,10 +56,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cached once, as for understanding": NLU | {"refresh_every": None, "detach_clean": True},
     "cached once, normalised and rescaled": NLU
     | {"refresh_every": None, "step_rule": "normalised", "step_end": "rescale", "step_size": 0.05},
-    "last pass shared": {"share_last_pass": True},
-    "last pass shared, plain gradient": NLU | {"share_last_pass": True, "cache_fraction": 1.0},
-    "one step, its pass shared": {"share_last_pass": True, "ascent_steps": 1},
-    "swept": {"refresh": "sweep", "sweep_tokens": 12},
     "on disk": {"cache_device": "disk"},
 }
 
@@ -103,30 +98,9 @@ def setting(family: str, size: int = 6, **options: Any) -> tuple[Method, HFModel
     return method, task, batch
 
 
-def sweep(
-    method: Method, task: HFModelView, batch: Batch, epoch: int, seed: int = 0
-) -> list[list[int]]:
-    """Let an epoch begin; the groups of samples that the method asked for."""
-    asked: list[list[int]] = []
-
-    def fetch(groups: Any) -> Any:
-        for ids in groups:
-            asked.append(ids.tolist())
-            yield take(batch, ids.tolist())
-
-    torch.manual_seed(seed)
-    method.begin_epoch(task, Clock(epoch, 0), fetch)
-    return asked
-
-
 @pytest.mark.parametrize(
     ("family", "variant"),
-    [("bert", variant) for variant in VARIANTS]
-    + [
-        ("marian", "half cached, two neighbours"),
-        ("marian", "last pass shared"),
-        ("marian", "swept"),
-    ],
+    [("bert", variant) for variant in VARIANTS] + [("marian", "half cached, two neighbours")],
 )
 def test_arch_agrees_with_its_reference(family: str, variant: str) -> None:
     """Three epochs of two batches in an order that changes, the weights moving all the while."""
@@ -141,17 +115,11 @@ def test_arch_agrees_with_its_reference(family: str, variant: str) -> None:
         refresh_every=(SETTINGS | options)["refresh_every"],
         ema=SETTINGS["ema"],
         neighbours=(SETTINGS | options)["neighbours"],
-        cached=set(method.state().tensors["cache.ids"].tolist()),
+        cached=set(method.memory.state().tensors["cache.ids"].tolist()),
         corpus=naive.sentences(reference, batch),
-        share_last_pass=options.get("share_last_pass", False),
-        refresh_by_sweep=options.get("refresh") == "sweep",
     )
     other.prepare(reference)
     for epoch in range(3):
-        swept = sweep(method, task, batch, epoch, seed=100 + epoch)
-        torch.manual_seed(100 + epoch)
-        for ids in swept:
-            other.sweep(reference, ids)
         order = torch.randperm(6, generator=torch.Generator().manual_seed(epoch)).tolist()
         for number, ids in enumerate((order[:3], order[3:])):
             part = take(batch, ids)
@@ -227,21 +195,14 @@ def test_a_memory_that_begins_within_an_epoch_is_filled_by_the_next_one(
     refresh.
     """
     method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
-    method.begin_memory(stands_at)
+    method.memory.load((), stands_at)
     found = kinds_of(method, task, batch, range(7, 10))
     assert {epoch for epoch, kind in found.items() if kind == "refresh"} == refreshes
 
 
-def test_a_sweep_fills_a_memory_at_once_wherever_it_begins() -> None:
-    method, task, batch = setting("bert", refresh="sweep", refresh_every=None)
-    method.begin_memory(7.4)
-    assert [bool(sweep(method, task, batch, epoch)) for epoch in (7, 8, 9)] == [True, False, False]
-    assert method.cache.complete
-
-
 def test_where_a_memory_began_is_remembered(tmp_path: Path) -> None:
     method, task, batch = setting("bert", refresh_every=None, cache_fraction=1.0)
-    method.begin_memory(7.4)
+    method.memory.load((), 7.4)
     kinds_of(method, task, batch, range(7, 8))
     save_method(method, tmp_path)
     resumed, *_ = setting("bert", refresh_every=None, cache_fraction=1.0)
@@ -303,6 +264,7 @@ def test_an_average_that_leaves_the_ball_is_projected_back() -> None:
     method, task, batch = setting("bert", cache_fraction=1.0, ema=0.9)
     trained(method, task, batch, epoch=0)
     method.radius = 0.1
+    method.memory.ball = method.ball
     for epoch in (1, 2, 3):  # read, average, read
         for delta in trained(method, task, batch, epoch=epoch):
             assert float(delta["tokens"].norm()) == pytest.approx(0.1, abs=1e-6)
@@ -316,7 +278,7 @@ def test_a_borrowed_mean_that_leaves_the_ball_is_projected_back() -> None:
     method = create("arch", **SETTINGS | {"cache_fraction": 0.25, "neighbours": 1})
     for seed in range(50):  # until the short sentence is the cached one
         ready(method, task, batch, seed)
-        if method.state().tensors["cache.ids"].tolist() == [0]:
+        if method.memory.state().tensors["cache.ids"].tolist() == [0]:
             break
     trained(method, task, batch, epoch=0)
     recalled = trained(method, task, batch, epoch=1)
@@ -327,29 +289,11 @@ def test_a_borrowed_mean_that_leaves_the_ball_is_projected_back() -> None:
         assert same({"tokens": delta["tokens"]}, {"tokens": delta["tokens"][:1].expand(40, -1)})
 
 
-def test_a_borrowed_perturbation_that_is_rescaled_has_the_direction_of_the_mean_and_fills_the_ball() -> (
-    None
-):
-    plain, task, batch = setting("marian", radius=0.4, step_size=0.4)
-    as_it_comes = [trained(plain, task, batch, epoch=epoch) for epoch in (0, 1)][1]
-    rescaled, *_ = setting("marian", radius=0.4, step_size=0.4, borrowed="rescaled")
-    ready(rescaled, task, batch)
-    recalled = [trained(rescaled, task, batch, epoch=epoch) for epoch in (0, 1)][1]
-    cached = plain.state().tensors["cache.ids"].tolist()
-    sizes = []
-    for i in range(6):
-        for stream, mean in as_it_comes[i].items():
-            expected = mean if i in cached else 0.4 * mean / mean.norm()
-            assert same({stream: recalled[i][stream]}, {stream: expected})
-            sizes.append(float(mean.norm()))
-    assert min(sizes) < 0.3  # a mean over tokens is shorter than what it is the mean of
-
-
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_an_uncached_sample_trains_on_its_own_ascent_in_a_refresh(family: str) -> None:
     """Also at the second refresh, where cached samples are averaged with their past."""
     method, task, batch = setting(family)
-    cached = method.state().tensors["cache.ids"].tolist()
+    cached = method.memory.state().tensors["cache.ids"].tolist()
     trained(method, task, batch, epoch=0, seed=1)
     with watched(task.model) as passes:
         step(create("smart", **INNER, divergence="kl"), task, batch, seed=2)
@@ -363,7 +307,7 @@ def test_an_uncached_sample_trains_on_its_own_ascent_in_a_refresh(family: str) -
 
 def test_an_uncached_sample_borrows_the_mean_of_its_neighbours_means() -> None:
     method, task, batch = setting("marian")
-    cached = method.state().tensors["cache.ids"].tolist()
+    cached = method.memory.state().tensors["cache.ids"].tolist()
     written = trained(method, task, batch, epoch=0)
     recalled = trained(method, task, batch, epoch=1)
     sentences = naive.sentences(task.model, batch)
@@ -385,7 +329,7 @@ def test_an_uncached_sample_borrows_the_mean_of_its_neighbours_means() -> None:
 def test_random_neighbours_are_others_and_stay_the_same() -> None:
     near, task, batch = setting("bert", size=8, neighbours=1)
     random, *_ = setting("bert", size=8, neighbours=1, neighbour_choice="random")
-    slots = [method.state().tensors["neighbours.tokens"] for method in (near, random)]
+    slots = [method.memory.state().tensors["neighbours.tokens"] for method in (near, random)]
     assert not torch.equal(*slots)
     for method in (near, random):
         trained(method, task, batch, epoch=0)
@@ -397,13 +341,13 @@ def test_a_resumed_run_keeps_the_neighbours_found_before_training(tmp_path: Path
     """The embeddings have moved since, and would give others."""
     method, task, batch = setting("bert", size=8, neighbours=1)
     save_method(method, tmp_path)
-    found = method.state().tensors["neighbours.tokens"].clone()
+    found = method.memory.state().tensors["neighbours.tokens"].clone()
     table = task.model.get_input_embeddings().weight
     with torch.no_grad():
         table.copy_(table.roll(7, 0))
     resumed = create("arch", **SETTINGS | {"neighbours": 1})
     ready(resumed, task, batch)
-    assert not torch.equal(resumed.state().tensors["neighbours.tokens"], found)
+    assert not torch.equal(resumed.memory.state().tensors["neighbours.tokens"], found)
     load_method(resumed, tmp_path)
     trained(resumed, task, batch, epoch=0)
     trained(method, task, batch, epoch=0)
@@ -418,8 +362,8 @@ def test_the_cache_set_has_the_size_asked_for_and_depends_on_the_seed_alone() ->
     for seed in (1, 2, 1):
         method = create("arch", cache_fraction=0.35)
         torch.manual_seed(int(torch.randint(2**20, ())))  # the global random state has no say
-        method.prepare(corpus, seed, torch.device("cpu"))
-        ids = method.state().tensors["cache.ids"].tolist()
+        method.memory.prepare(corpus, seed, torch.device("cpu"))
+        ids = method.memory.state().tensors["cache.ids"].tolist()
         assert len(set(ids)) == 3  # ⌊3.5⌋
         assert drawn.setdefault(seed, ids) == ids
     assert drawn[1] != drawn[2]
@@ -438,29 +382,33 @@ def test_the_size_of_the_cache_set_is_not_a_victim_of_rounding() -> None:
         (7, 1.0, 7),
     ):
         method = create("arch", cache_fraction=fraction)
-        method.prepare(corpus_of(size), 0, torch.device("cpu"))
-        assert len(method.state().tensors["cache.ids"]) == count
+        method.memory.prepare(corpus_of(size), 0, torch.device("cpu"))
+        assert len(method.memory.state().tensors["cache.ids"]) == count
 
 
 def test_the_fraction_that_is_suggested_for_a_small_data_set_is_enough() -> None:
     for size in range(2, 70):
         with pytest.raises(ValueError, match="caches none; make it") as refused:
-            create("arch", cache_fraction=0.5 / size).prepare(
+            create("arch", cache_fraction=0.5 / size).memory.prepare(
                 corpus_of(size), 0, torch.device("cpu")
             )
         suggested = float(re.search(r"make it (\S+) or more", str(refused.value))[1])
-        create("arch", cache_fraction=suggested).prepare(corpus_of(size), 0, torch.device("cpu"))
+        create("arch", cache_fraction=suggested).memory.prepare(
+            corpus_of(size), 0, torch.device("cpu")
+        )
 
 
 def test_reuse_draws_no_random_numbers_and_writes_nothing() -> None:
     method, task, batch = setting("bert")
     trained(method, task, batch, epoch=0)
-    before = deepcopy(method.state().tensors)
+    before = deepcopy(method.memory.state().tensors)
     torch.manual_seed(3)
     state = torch.get_rng_state()
     trained(method, task, batch, epoch=1, seed=3)
     assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(value, method.state().tensors[name]) for name, value in before.items())
+    assert all(
+        torch.equal(value, method.memory.state().tensors[name]) for name, value in before.items()
+    )
 
 
 def test_staleness_counts_the_epochs_since_the_refresh() -> None:
@@ -479,13 +427,13 @@ def test_staleness_counts_the_epochs_since_the_refresh() -> None:
 def test_a_refresh_that_never_comes_is_pointed_out(
     every: int | None, epochs: float, advice: int | None
 ) -> None:
-    told = create("arch", refresh_every=every).concerns(epochs)
+    told = create("arch", refresh_every=every).warnings(epochs)
     assert len(told) == (advice is not None)
     assert all(
         f"refresh_every={every} is not reached in {epochs:g} epochs" in text for text in told
     )
     assert all(f"try refresh_every={advice}, or None" in text for text in told)
-    assert not create("smart").concerns(epochs)
+    assert not create("smart").warnings(epochs)
 
 
 @pytest.mark.parametrize("method", ["arch", "smart"])
@@ -493,24 +441,25 @@ def test_an_ascent_that_leaves_its_start_is_no_concern_and_one_that_does_not_is(
     method: str,
 ) -> None:
     paper = {**preset("understanding", method), "ascent_steps": 2}
-    assert not create(method, **paper).concerns(10)
-    (told,) = create(method, **paper | {"step_rule": "gradient"}).concerns(10)
+    assert not create(method, **paper).warnings(10)
+    (told,) = create(method, **paper | {"step_rule": "gradient"}).warnings(10)
     assert "the ascent is nearly inert with step_rule='gradient' and step_size=0.0001" in told
     assert told.endswith("use step_rule='normalised'")
-    assert not create(method, **paper | {"step_rule": "gradient", "step_size": 0.5}).concerns(10)
-    assert not create(method, **paper | {"step_rule": "gradient", "ascent_steps": 0}).concerns(10)
+    assert not create(method, **paper | {"step_rule": "gradient", "step_size": 0.5}).warnings(10)
+    assert not create(method, **paper | {"step_rule": "gradient", "ascent_steps": 0}).warnings(10)
 
 
 def test_all_concerns_are_told_together() -> None:
     assert (
-        len(create("arch", step_rule="gradient", step_size=1e-5, refresh_every=9).concerns(3)) == 2
+        len(create("arch", step_rule="gradient", step_size=1e-5, refresh_every=9).warnings(3)) == 2
     )
 
 
 def test_arch_says_what_is_missing_before_the_first_step() -> None:
     task, batch = HFModelView(exact("bert")), batch_of("bert")
     with pytest.raises(
-        RuntimeError, match=r"arch has no cache yet; call method.prepare\(corpus, seed, device\)"
+        RuntimeError,
+        match=r"the memory of arch is not prepared; call method.memory.prepare\(corpus, seed, device\)",
     ):
         step(create("arch"), task, batch)
     method, *_ = setting("bert")
@@ -529,21 +478,21 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
 def test_what_the_samples_or_the_machine_do_not_allow_is_refused_before_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    create("arch", cache_fraction=0.5, neighbours=3, cache_folder=str(tmp_path)).require(6)
-    create("arch", cache_fraction=1.0, neighbours=9).require(6)  # nobody borrows
+    create("arch", cache_fraction=0.5, neighbours=3, cache_folder=str(tmp_path)).memory.validate(6)
+    create("arch", cache_fraction=1.0, neighbours=9).memory.validate(6)  # nobody borrows
     with pytest.raises(ValueError, match=r"cache_fraction 0\.1 of 6 samples caches none; make it"):
-        create("arch").require(6)
+        create("arch").memory.validate(6)
     with pytest.raises(
         ValueError, match=r"at most the number of cached samples \(3\), got 4; lower neighbours"
     ):
-        create("arch", cache_fraction=0.5, neighbours=4).require(6)
+        create("arch", cache_fraction=0.5, neighbours=4).memory.validate(6)
     with pytest.raises(
         ValueError, match=r"cache_folder must be a folder that exists, got '.*none'; create it"
     ):
-        create("arch", cache_folder=str(tmp_path / "none")).require(60)
+        create("arch", cache_folder=str(tmp_path / "none")).memory.validate(60)
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ValueError, match="neighbour_search 'faiss' needs faiss"):
-        create("arch", neighbour_search="faiss").require(60)
+        create("arch", neighbour_search="faiss").memory.validate(60)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +511,6 @@ def test_what_the_samples_or_the_machine_do_not_allow_is_refused_before_training
             "refresh_every must be a whole number of 1 or more, or None .*, got -3",
         ),
         ("neighbours", 0, "neighbours must be a whole number of 1 or more, got 0"),
-        ("borrowed", "large", "borrowed must be one of mean, rescaled, got 'large'"),
         ("neighbour_choice", "far", "neighbour_choice must be one of nearest, random, got 'far'"),
         ("weight", math.nan, "weight must be a finite number of 0 or more, got nan"),
         (
@@ -576,8 +524,6 @@ def test_what_the_samples_or_the_machine_do_not_allow_is_refused_before_training
             "cache_device must be one of auto, device, host, disk, got 'tape'",
         ),
         ("cache_budget_gb", -1, "cache_budget_gb must be a finite number of 0 or more, got -1"),
-        ("refresh", "never", "refresh must be one of epoch, sweep, got 'never'"),
-        ("sweep_tokens", 0, "sweep_tokens must be a whole number of 1 or more, got 0"),
         (
             "neighbour_search",
             "guess",
@@ -592,111 +538,6 @@ def test_arch_refuses_bad_values(option: str, value: Any, message: str) -> None:
             make(**{option: value})
 
 
-@pytest.mark.parametrize("family", ["bert", "marian"])
-@pytest.mark.parametrize("rule", ["normalised", "gradient"])
-def test_a_shared_pass_finds_the_same_perturbation_however_the_loss_is_scaled_for_its_backward(
-    family: str, rule: str
-) -> None:
-    """Loss scaling in float16 and gradient accumulation multiply the gradient; the step must not
-    grow with it.
-    """
-    found = []
-    for scale in (1.0, 1024.0):
-        method, task, batch = setting(
-            family, share_last_pass=True, step_rule=rule, cache_fraction=1.0
-        )
-        step(
-            method,
-            task,
-            batch,
-            seed=4,
-            backward=lambda loss, scale=scale: (scale * loss).backward(),
-        )
-        task.model.zero_grad()
-        found.append(trained(method, task, batch, epoch=1))
-    assert all(same(*pair, tolerance=1e-7) for pair in zip(*found, strict=True))
-
-
-def test_a_shared_pass_takes_a_batch_whose_loss_is_exactly_zero() -> None:
-    method, task, batch = setting("bert", share_last_pass=True, cache_fraction=1.0)
-    with torch.no_grad():
-        task.model.classifier.bias.copy_(torch.tensor([1e4, 0.0, 0.0]))
-    report = step(method, task, {**batch, "labels": torch.zeros_like(batch["labels"])})
-    assert float(report.loss) == 0.0
-    assert all(bool(torch.isfinite(value).all()) for value in method.state().tensors.values())
-
-
-def test_a_shared_pass_saves_a_pass_each_way_and_caches_what_the_whole_ascent_finds() -> None:
-    whole, task, batch = setting("bert", cache_fraction=1.0)
-    shared, *_ = setting("bert", cache_fraction=1.0, share_last_pass=True)
-    counts, cached = [], []
-    for method in (whole, shared):
-        with watched(task.model) as passes:
-            step(method, task, batch, seed=6)
-        counts.append(len(passes))
-        task.model.zero_grad()
-        cached.append(trained(method, task, batch, epoch=1))
-    assert counts == [4, 3]
-    assert all(same(*pair) for pair in zip(*cached, strict=True))
-    assert (shared.passes().forward, whole.passes().forward) == (2.5, 3.0)
-    assert (shared.passes().backward, whole.passes().backward) == (1.5, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"refresh": "sweep"}, "share_last_pass must be off with refresh='sweep'"),
-        ({"weight": 0}, r"share_last_pass must be off with weight 0\.0 and ascent_steps 2"),
-        ({"ascent_steps": 0}, r"share_last_pass must be off with weight 2\.0 and ascent_steps 0"),
-    ],
-)
-def test_a_pass_that_is_not_there_cannot_be_shared(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        create("arch", **SETTINGS | {"share_last_pass": True} | options)
-
-
-def test_a_sweep_visits_the_cached_samples_only_and_every_step_then_costs_a_reuse() -> None:
-    method, task, batch = setting("bert", refresh="sweep", sweep_tokens=1000)
-    cached = method.state().tensors["cache.ids"].tolist()
-    with watched(task.model) as passes:
-        asked = sweep(method, task, batch, epoch=0)
-    assert [sorted(ids) for ids in asked] == [cached]
-    assert [one.rows for one in passes] == [3] * 3  # the clean target and two ascents
-    assert not gradients(task.model)
-    for epoch in (0, 1):
-        with watched(task.model) as passes:
-            step(method, task, batch, epoch=epoch)
-        assert [one.rows for one in passes] == [12]
-        assert sweep(method, task, batch, epoch=1) == []
-    assert sweep(method, task, batch, epoch=2) == asked
-    assert method.passes().forward == 2 + 0.5 * 3 / 2
-    assert method.passes().backward == 1 + 0.5 * 2 / 2
-
-
-def test_a_sweep_is_not_repeated_by_a_run_that_is_resumed_in_mid_epoch(tmp_path: Path) -> None:
-    method, task, batch = setting("bert", refresh="sweep")
-    assert sweep(method, task, batch, epoch=2) != []
-    save_method(method, tmp_path)
-    resumed, *_ = setting("bert", refresh="sweep")
-    load_method(resumed, tmp_path)
-    assert sweep(resumed, task, batch, epoch=2) == []
-    assert sweep(resumed, task, batch, epoch=4) != []
-
-
-def test_a_step_without_the_sweep_before_it_says_what_is_missing() -> None:
-    method, task, batch = setting("bert", refresh="sweep")
-    with pytest.raises(
-        RuntimeError,
-        match=r"refresh='sweep' needs method\.begin_epoch\(task, clock, fetch\) before epoch 0",
-    ):
-        step(method, task, batch)
-
-
-def test_methods_without_a_sweep_ask_for_nothing_when_an_epoch_begins() -> None:
-    method, task, batch = setting("bert")
-    assert sweep(method, task, batch, epoch=0) == []
-
-
 @pytest.mark.parametrize(
     ("budget", "tier"),
     [(1.0, "device"), (0.0, "host"), (None, "device")],
@@ -706,17 +547,17 @@ def test_the_cache_goes_to_the_nearest_tier_that_the_stated_budget_allows(
     budget: float | None, tier: str
 ) -> None:
     method, *_ = setting("bert", cache_budget_gb=budget)
-    assert method.cache.place.tier == tier
+    assert method.memory.cache.place.tier == tier
 
 
 def test_a_cache_too_large_for_memory_goes_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advreg.methods.adversarial.arch.host_budget", lambda: 0.0)
+    monkeypatch.setattr("advreg.memory.tiers.host_budget", lambda: 0.0)
     method, task, batch = setting("bert", cache_budget_gb=0.0)
-    assert method.cache.place.tier == "disk"
+    assert method.memory.cache.place.tier == "disk"
     written = trained(method, task, batch, epoch=0)
-    method.expect(torch.arange(6))
+    method.memory.prefetch(torch.arange(6))
     read = trained(method, task, batch, epoch=1)
-    for i in method.state().tensors["cache.ids"].tolist():
+    for i in method.memory.state().tensors["cache.ids"].tolist():
         assert same(read[i], written[i])
 
 
@@ -729,7 +570,7 @@ def test_a_run_may_be_resumed_with_its_cache_in_another_place_but_not_in_another
     moved, *_ = setting("bert", cache_device="disk", cache_folder=str(tmp_path))
     load_method(moved, tmp_path)
     read = trained(moved, task, batch, epoch=1)
-    for i in method.state().tensors["cache.ids"].tolist():
+    for i in method.memory.state().tensors["cache.ids"].tolist():
         assert same(read[i], written[i])
     coarser, *_ = setting("bert", cache_dtype="int8")
     with pytest.raises(ValueError, match="cache_dtype float32 → int8"):
@@ -774,15 +615,15 @@ def shard_corpus(rank: int, world: int, size: int = 24) -> Corpus:
 
 def prepared_on(rank: int, world: int, **options: Any) -> Arch:
     arch = Arch(cache_fraction=0.5, neighbour_scope="shard", **options)
-    arch.prepare(shard_corpus(rank, world), 0, torch.device("cpu"))
+    arch.memory.prepare(shard_corpus(rank, world), 0, torch.device("cpu"))
     return arch
 
 
 def test_the_cache_set_is_the_same_however_many_processes_share_it() -> None:
-    whole = prepared_on(0, 1).cache.ids.tolist()
+    whole = prepared_on(0, 1).memory.cache.ids.tolist()
     assert len(whole) == 12
     for world in (2, 3):
-        parts = [prepared_on(rank, world).cache.ids.tolist() for rank in range(world)]
+        parts = [prepared_on(rank, world).memory.cache.ids.tolist() for rank in range(world)]
         assert sorted(index for part in parts for index in part) == whole
         assert all(index % world == rank for rank, part in enumerate(parts) for index in part)
 
@@ -790,13 +631,13 @@ def test_the_cache_set_is_the_same_however_many_processes_share_it() -> None:
 def test_neighbours_within_a_shard_are_the_nearest_of_its_own_cached_samples() -> None:
     for rank in range(2):
         arch, vectors = prepared_on(rank, 2), shard_corpus(rank, 2).vectors["tokens"]
-        cached = (arch.cache.ids // 2).tolist()
+        cached = (arch.memory.cache.ids // 2).tolist()
         for row in set(range(12)) - set(cached):
             scores = [
                 float(torch.cosine_similarity(vectors[row], vectors[other], dim=0))
                 for other in cached
             ]
-            assert arch.state().tensors["neighbours.tokens"][row].tolist() == [
+            assert arch.memory.state().tensors["neighbours.tokens"][row].tolist() == [
                 scores.index(max(scores))
             ]
 
@@ -815,12 +656,12 @@ def test_a_sample_of_another_process_is_refused_naming_both() -> None:
         IndexError,
         match="sample id 4 belongs to process 0 of 2, but came to process 1; take batches",
     ):
-        arch.recall(torch.tensor([4]), zeros)
+        arch.memory.read(torch.tensor([4]), zeros, 1)
     with pytest.raises(
         IndexError, match=r"sample id 25 is not in the data the method was prepared with \(0–23\)"
     ):
-        arch.recall(torch.tensor([25]), zeros)
-    arch.recall(torch.tensor([5]), zeros)
+        arch.memory.read(torch.tensor([25]), zeros, 1)
+    arch.memory.read(torch.tensor([5]), zeros, 1)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (4, 2), (2, 3)])
@@ -831,18 +672,18 @@ def test_no_perturbation_is_lost_when_the_number_of_processes_changes(
     states = []
     for rank in range(before):
         arch = prepared_on(rank, before, ema=0.0, radius=100.0)
-        for index in arch.cache.ids.tolist():
+        for index in arch.memory.cache.ids.tolist():
             delta = perturbation([torch.randn(2, 2)])
             kept[index] = delta.values["tokens"][0]
-            arch.cache.write(torch.tensor([index]), delta, 0.0, arch.ball, epoch=3)
-        states.append(arch.state())
+            arch.memory.write(torch.tensor([index]), delta, epoch=3)
+        states.append(arch.memory.state())
     found: dict[int, Tensor] = {}
     for rank in range(after):
         arch = prepared_on(rank, after, ema=0.0, radius=100.0)
-        arch.load_state(arch.redealt(iter(states)))
-        for index in arch.cache.ids.tolist():
-            found[index] = arch.recall(
-                torch.tensor([index]), perturbation([torch.zeros(2, 2)])
+        arch.memory.load(iter(states))
+        for index in arch.memory.cache.ids.tolist():
+            found[index] = arch.memory.read(
+                torch.tensor([index]), perturbation([torch.zeros(2, 2)]), 4
             ).values["tokens"][0]
     assert len(kept) == 12
     assert set(found) == set(kept)
@@ -850,8 +691,8 @@ def test_no_perturbation_is_lost_when_the_number_of_processes_changes(
 
 
 def test_data_that_changed_between_runs_of_other_numbers_of_processes_are_noticed() -> None:
-    states = [prepared_on(rank, 2).state() for rank in range(2)]
+    states = [prepared_on(rank, 2).memory.state() for rank in range(2)]
     arch = Arch(cache_fraction=0.5, neighbour_scope="shard")
-    arch.prepare(replace(shard_corpus(0, 1), checksum="other"), 0, torch.device("cpu"))
+    arch.memory.prepare(replace(shard_corpus(0, 1), checksum="other"), 0, torch.device("cpu"))
     with pytest.raises(ValueError, match=r"training data differs .* \(its checksum changed\)"):
-        arch.redealt(iter(states))
+        arch.memory.load(iter(states))

@@ -6,7 +6,7 @@ import torch
 import naive
 from advreg.core.schedule import Clock
 from advreg.hf.view.view import HFModelView
-from advreg.methods import create
+from advreg.methods import Step, create
 from observe import Exchanging, batch_of, close, exact, gradients, step, take, watched
 
 RATE = 0.05
@@ -74,7 +74,9 @@ def test_freeat_replays_a_group_of_micro_batches_as_one_batch() -> None:
     method, task = create("freeat", **SETTINGS), HFModelView(parts)
     for row in range(4):
         micro = {**take(batch, [row]), "num_items_in_batch": items}
-        report = method.step(task, micro, Clock(0, 0, closes_group=row == 3), update=second.update)
+        report = method.step(
+            task, micro, Step(Clock(0, 0, closes_group=row == 3), update=second.update)
+        )
         if row < 3:
             assert gradients(parts) == {}
             assert float(report.loss) == 0.0
@@ -96,7 +98,7 @@ def test_freeat_forgets_its_group_once_it_is_replayed() -> None:
 
 def test_freeat_says_that_it_needs_an_update() -> None:
     with pytest.raises(
-        ValueError, match=r"freeat updates the weights between replays; pass step\(\.\.\., update="
+        ValueError, match=r"freeat updates the weights between replays; pass Step\(clock, update="
     ):
         step(create("freeat"), HFModelView(exact("bert")), batch_of("bert"), update=None)
 
@@ -139,7 +141,7 @@ def test_the_micro_batches_of_a_group_exchange_their_gradients_once_per_replay()
     method = create("freeat", **SETTINGS)
     for number, rows in enumerate(([0, 1], [2], [3])):
         method.step(
-            task, take(batch, rows), Clock(0, 0, number == 2), wrapper.backward, loop.update
+            task, take(batch, rows), Step(Clock(0, 0, number == 2), wrapper.backward, loop.update)
         )
     told = [event for event in wrapper.events if event != "forward"]
     assert told == ["kept", "kept", "exchanged"] * SETTINGS["replays"]  # type: ignore[operator]

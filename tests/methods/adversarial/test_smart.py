@@ -8,6 +8,7 @@ from torch import Tensor
 import naive
 from advreg.hf.view.view import HFModelView
 from advreg.methods import create, preset, registry
+from advreg.methods.base import memory_bytes
 from naive import Inner
 from observe import batch_of, close, exact, gradients, step, watched
 
@@ -225,16 +226,16 @@ def test_the_average_follows_the_weights_with_the_momentum() -> None:
             n: momentum * average[n] + (1 - momentum) * value.detach()
             for n, value in model.named_parameters()
         }
-        assert close(method.state().tensors, average, 1e-12)
+        assert close(method.memory.state().tensors, average, 1e-12)
     assert not close(average, dict(model.named_parameters()), 1e-3)
-    assert method.memory_bytes == sum(value.numel() * 8 for value in average.values())
+    assert memory_bytes(method) == sum(value.numel() * 8 for value in average.values())
 
 
 def test_without_the_proximal_term_no_average_is_kept() -> None:
     task, method = HFModelView(exact("bert")), create("smart")
     step(method, task, batch_of("bert"))
     method.updated(task)
-    assert method.memory_bytes == 0
+    assert memory_bytes(method) == 0
 
 
 @pytest.mark.parametrize("dropout", ["fresh", "shared", "off"])

@@ -76,7 +76,7 @@ def test_a_class_that_was_never_right_is_held_to_the_uniform_distribution() -> N
         task.model.classifier.bias[:] = torch.tensor([100.0, 0.0, 0.0])  # class 0 whatever the text
     step(method, task, batch)
     step(method, task, batch, epoch=1)
-    targets = method.state().tensors["targets"]
+    targets = method.memory.state().tensors["targets"]
     assert torch.allclose(targets[0], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), atol=1e-6)
     assert torch.allclose(targets[1:], torch.full((2, 3), 1 / 3, dtype=torch.float64))
 
@@ -95,7 +95,7 @@ def test_a_run_killed_within_an_epoch_goes_on_with_what_it_had_counted(tmp_path:
             updated(its_task.model)
     pairs = zip(task.model.parameters(), other.model.parameters(), strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
-    assert method.memory_bytes == 8 * (3 * 3 * 2 + 3)
+    assert method.memory.bytes == 8 * (3 * 3 * 2 + 3)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
-from advreg.methods import Method, StepReport, create, registry
+from advreg.methods import Method, Step, StepReport, create, registry
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take
 from tiny_models import tiny
 
@@ -151,7 +151,7 @@ def test_the_first_epoch_is_standard_training_to_the_bit(
 
 
 def step_once(method: Method, task: HFModelView, batch: Batch, number: int) -> StepReport:
-    report = method.step(task, batch, Clock(0, number))
+    report = method.step(task, batch, Step(Clock(0, number)))
     updated(task.model)
     return report
 
@@ -174,7 +174,7 @@ def test_a_sample_that_is_new_in_a_later_epoch_has_no_penalty_and_no_gradient_of
 
 
 def rows_by_sample(method: Any) -> dict[str, Tensor]:
-    return {name: value.double() for name, value in method.state().tensors.items()}
+    return {name: value.double() for name, value in method.memory.state().tensors.items()}
 
 
 @sketches
@@ -230,7 +230,7 @@ def test_virtual_tokens_of_prompt_tuning_have_no_rows(name: str) -> None:
     if name == "temporal":
         items = task.targets(batch)[1].sum(1)
         ones = torch.ones(4)
-        method.prepare(
+        method.memory.prepare(
             Corpus({"tokens": ones}, {"tokens": 8}, {}, "", items=items), 0, torch.device("cpu")
         )
     penalties = [float(step(method, task, batch, epoch=epoch).penalty) for epoch in range(2)]
@@ -259,7 +259,7 @@ def test_a_checkpoint_holds_what_was_written_up_to_it_and_nothing_after(
         for one, its_task in ((method, task), (fresh, other)):
             step(one, its_task, batch, epoch=epoch)
             updated(its_task.model)
-        mine, theirs = method.state().tensors, fresh.state().tensors
+        mine, theirs = method.memory.state().tensors, fresh.memory.state().tensors
         assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
         assert all(
             torch.equal(a, b)
@@ -274,7 +274,7 @@ def test_draws_are_others_at_the_next_visit_and_for_another_seed() -> None:
         ready(method, task, batch, seed=seed)
         for epoch in range(epochs):
             step(method, task, batch, epoch=epoch)
-        found.append(method.state().tensors)
+        found.append(method.memory.state().tensors)
     assert torch.equal(found[0]["entries"], found[1]["entries"])
     assert not torch.equal(found[0]["drawn"], found[1]["drawn"])
     assert not torch.equal(found[0]["drawn"], found[2]["drawn"])
@@ -291,7 +291,7 @@ def test_no_random_number_of_others_is_used() -> None:
         ready(method, task, batch)
         torch.manual_seed(0)
         for epoch in range(2):
-            method.step(task, batch, Clock(epoch, epoch))
+            method.step(task, batch, Step(Clock(epoch, epoch)))
         found.append(torch.random.get_rng_state())
     assert torch.equal(*found)
 
@@ -351,12 +351,12 @@ def train(
 @pytest.mark.parametrize("family", ["bert", "marian", "gpt2-lm"])
 def test_evaluation_and_prediction_neither_read_nor_write(family: str, tmp_path: Path) -> None:
     trainer = train(tmp_path, family)
-    before = {name: value.clone() for name, value in trainer.method.state().tensors.items()}
+    before = {name: value.clone() for name, value in trainer.method.memory.state().tensors.items()}
     trainer.evaluate(trainer.train_dataset)
     trainer.predict(trainer.train_dataset)
-    after = trainer.method.state().tensors
+    after = trainer.method.memory.state().tensors
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    trainer.method._store.rows.clear()  # whoever reads now fails
+    trainer.method.memory._store.rows.clear()  # whoever reads now fails
     trainer.evaluate(trainer.train_dataset)
 
 
@@ -391,7 +391,7 @@ def test_several_processes_are_refused_by_name() -> None:
     with pytest.raises(
         ValueError, match="temporal trains in one process so far, got 2; start one, or use rdrop or"
     ):
-        create("temporal").prepare(corpus, 0, torch.device("cpu"))
+        create("temporal").memory.prepare(corpus, 0, torch.device("cpu"))
 
 
 def test_data_without_labels_are_refused() -> None:
@@ -399,11 +399,13 @@ def test_data_without_labels_are_refused() -> None:
     with pytest.raises(
         ValueError, match="temporal needs labels in the training data, got samples without"
     ):
-        create("temporal").prepare(corpus, 0, torch.device("cpu"))
+        create("temporal").memory.prepare(corpus, 0, torch.device("cpu"))
 
 
 def test_a_step_before_the_data_were_seen_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"temporal needs method\.prepare"):
+    with pytest.raises(
+        RuntimeError, match=r"the memory of temporal is not prepared; call method\.memory\.prepare"
+    ):
         step(create("temporal"), HFModelView(exact("bert")), batch_of("bert"))
 
 

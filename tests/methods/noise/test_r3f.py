@@ -7,7 +7,7 @@ import torch
 import naive
 from advreg.core.schedule import Clock
 from advreg.hf.view.view import HFModelView
-from advreg.methods import create, registry
+from advreg.methods import Step, create, registry
 from naive import Inner
 from observe import batch_of, close, exact, gradients, step, watched
 
@@ -113,7 +113,7 @@ def test_each_step_draws_masks_of_its_own(dropout: str) -> None:
     task, method = HFModelView(exact("bert", dropout=0.1)), create("r3f", dropout=dropout)
     torch.manual_seed(0)
     losses = {
-        float(method.step(task, batch_of("bert"), Clock(0, number)).task_loss)
+        float(method.step(task, batch_of("bert"), Step(Clock(0, number))).task_loss)
         for number in range(3)
     }
     assert len(losses) == 3

@@ -48,18 +48,19 @@ def refuse_deepspeed(
             "the ascent; spread "
             "weights by FSDP2"
         )
-    if method.repeats_backward:
+    if "repeats_backward" in method.info.traits:
         raise ValueError(
             "method must have one backward pass a step under DeepSpeed, which updates the weights "
             "inside it, got "
-            f"{method.name}; train under DDP or FSDP2"
+            f"{method.info.name}; train under DDP or FSDP2"
         )
-    if method.writes_weights:
-        raise ValueError(
-            f"{method.writes_weights} of {method.name} must be off under DeepSpeed: it changes "
-            "weights after an update "
-            "and ZeRO's own copy of them undoes it at the next; turn it off, or train under DDP"
-        )
+    for constraint in method.constraints():
+        if constraint.kind == "writes_weights":
+            raise ValueError(
+                f"{constraint.option} of {method.info.name} must be off under DeepSpeed: "
+                f"{constraint.why} and ZeRO's own copy of them undoes it at the next; turn it off, "
+                "or train under DDP"
+            )
     if on_non_finite != "stop":
         raise ValueError(
             f"on_non_finite must be 'stop' under DeepSpeed, got '{on_non_finite}': the update is "

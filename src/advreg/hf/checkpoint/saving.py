@@ -62,7 +62,7 @@ class SavingMixin(_Any):  # type: ignore[misc]
             shutil.rmtree(output / STAGING, ignore_errors=True)
         self._run, self._since = new_token(), 0
         checkpoint = first_decides(
-            lambda: _whole(given, output, self.is_deepspeed_enabled, self.method.remembers)
+            lambda: _whole(given, output, self.is_deepspeed_enabled, self.method.memory is not None)
         )
         if checkpoint is None:
             return None

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign
 from advreg.hf.checkpoint.ranks import METHOD_FILE, method_file, method_files, remove_others
-from advreg.methods.base import Method, MethodState
+from advreg.memory.memory import MemoryState
+from advreg.methods.base import Method, decisive_options, upgraded_options
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ def save_method(
         tally: running totals of the run (passes, seconds) that a resumed run goes on counting from.
         rank, world: this process and how many there are; each writes a file of its own.
     """
-    state = method.state()
+    state = MemoryState() if method.memory is None else method.memory.state()
     facts = {
-        "method": method.name,
+        "method": method.info.name,
         "options": json.dumps(method.options(), sort_keys=True),
         "facts": json.dumps(dict(state.facts)),
         "tally": json.dumps(dict(tally or {})),
@@ -65,25 +66,28 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
     """Give the method back what it remembered, if it is the same method with the same options;
     returns the tally.
 
-    A run of another number of processes is dealt anew; see
-    :meth:`~advreg.methods.base.Method.redealt`. After another Trainer's checkpoint the method
+    The memory of a run of another number of processes is resharded; see
+    :meth:`~advreg.memory.memory.Memory.load`. After another Trainer's checkpoint the method
     begins with an empty memory, and the tally is empty.
     """
     paths = method_files(folder)
     if not paths:
-        if method.remembers and not is_foreign(folder):
+        if method.memory is not None and not is_foreign(folder):
             raise CheckpointError(f"{folder} holds no {METHOD_FILE}, as with save_only_model")
         _begin_memory(method, folder, rank)
         return {}
     tallies: list[dict[str, Any]] = []
 
-    def states() -> Iterator[MethodState]:
+    def states() -> Iterator[MemoryState]:
         for path in paths if len(paths) != world else paths[rank : rank + 1]:
             tensors, facts = _read(method, path)
             tallies.append(json.loads(facts.get("tally", "{}")))
-            yield MethodState(tensors, json.loads(facts.get("facts", "{}")))
+            yield MemoryState(tensors, json.loads(facts.get("facts", "{}")))
 
-    method.load_state(next(states()) if len(paths) == world else method.redealt(states()))
+    if method.memory is None:
+        next(states())
+    else:
+        method.memory.load(states())
     return tallies[0]
 
 
@@ -92,13 +96,15 @@ def _begin_memory(method: Method, folder: Path, rank: int) -> None:
     if (wrong := _state_fault(folder / _STATE_FILE)) is not None:
         raise CheckpointError(f"{folder} cannot be used: {wrong}; it is no checkpoint")
     epoch = float(json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")).get("epoch") or 0)
-    method.begin_memory(epoch)
-    if method.remembers and rank == 0:
+    if method.memory is None:
+        return
+    method.memory.load((), epoch)
+    if rank == 0:
         logger.warning(
             "%s was saved without advreg: %s remembers nothing yet, and its memory begins at epoch "
             "%g",
             folder.name,
-            method.name,
+            method.info.name,
             epoch,
         )
 
@@ -115,19 +121,19 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
         raise CheckpointError(
             f"{path} cannot be read ({error}); go on from an earlier checkpoint"
         ) from error
-    if facts.get("method") != method.name:
+    if facts.get("method") != method.info.name:
         raise CheckpointError(
-            f"the checkpoint was trained with {facts.get('method')}, this run with {method.name}"
+            f"the checkpoint was trained with {facts.get('method')}, this run with {method.info.name}"
         )
-    saved = method.as_then(json.loads(facts.get("options", "{}")))
+    saved = upgraded_options(type(method), json.loads(facts.get("options", "{}")))
     changed = [
         f"{name} {saved.get(name)} → {value}"
-        for name, value in json.loads(json.dumps(method.decisive_options())).items()
+        for name, value in json.loads(json.dumps(decisive_options(method))).items()
         if saved.get(name) != value
     ]
     if changed:
         raise CheckpointError(
-            f"options of {method.name} differ from the checkpoint's: {', '.join(changed)}; resume "
+            f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; resume "
             "with the saved ones"
         )
     return tensors, facts

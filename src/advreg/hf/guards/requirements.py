@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from transformers import DataCollatorWithFlattening
 
 from advreg.hf.guards.capability import refusal
+from advreg.hf.view.dropout import has_dropout
 from advreg.hf.view.injection import bare
 from advreg.methods.base import Need
 
@@ -26,7 +27,7 @@ def require(trainer: Any) -> None:
         UnsupportedError: with the reason, a remedy if there is one, and the methods that work.
     """
     for need, reason, remedy in _lacks(trainer):
-        if need in trainer.method.needs:
+        if need in trainer.method.info.needs:
             raise refusal(need, reason, remedy)
 
 
@@ -77,6 +78,12 @@ def _of_model(core: Any) -> Iterator[Lack]:
             "predictions",
             f"{name} is not a PreTrainedModel, so what it predicts is not known",
             "",
+        )
+    if not has_dropout(core):
+        yield (
+            "dropout",
+            "the model drops nothing, so two passes would predict the same",
+            "set a dropout above 0 in its config (Llama-like models have attention_dropout)",
         )
     if name.endswith(_OTHER_HEADS):
         yield "predictions", f"the head of {name} has no single tensor `logits` to compare", ""

@@ -19,7 +19,7 @@ from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.passes import Cost, MeteredTask
 from advreg.lab.bench.workload import Batch
 from advreg.methods import Method, ModelView, Standard
-from advreg.methods.base import Backward
+from advreg.methods.base import Backward, Step, memory_bytes
 from advreg.records.bench import STANDARD, Phase, Row
 
 _LEARNING_RATE = 1e-6  # small: random labels are not to carry the weights away
@@ -71,11 +71,11 @@ class Loop:
         number = next(contender.taken)
         batch, following = contender.at(number), contender.ids_at(number + 1)
         if following is not None:
-            contender.expect(following)
-        clock = Clock(contender.epoch, number)
-        contender.method.step(
-            cast(ModelView, task or self.task), batch, clock, backward or self.backward, self.update
+            contender.prefetch(following)
+        step = Step(
+            Clock(contender.epoch, number), backward or self.backward, self.update, self.optimizer
         )
+        contender.method.step(cast(ModelView, task or self.task), batch, step)
         self.update()
         if self.updates:
             contender.method.updated(cast(ModelView, self.task))
@@ -154,11 +154,10 @@ class Contender:
     def ids_at(self, number: int) -> Tensor | None:
         return self.ids[number % len(self.ids)] if self.ids else None
 
-    def expect(self, ids: Tensor) -> None:
-        """Tell a method that can prefetch which samples come next."""
-        announce = getattr(self.method, "expect", None)
-        if announce is not None:
-            announce(ids)
+    def prefetch(self, ids: Tensor) -> None:
+        """Let the memory bring the rows of these samples, which come next."""
+        if self.method.memory is not None:
+            self.method.memory.prefetch(ids)
 
     def advance(self, loop: Loop) -> None:
         """One step."""
@@ -188,7 +187,7 @@ class Contender:
         cost = self.counted
         return Row(
             name=self.name,
-            method=self.method.name,
+            method=self.method.info.name,
             settings=self.method.options(),
             phase=self.phase,
             against=self.against,
@@ -197,6 +196,6 @@ class Contender:
             backward=None if cost is None else cost.backward,
             arithmetic=None if cost is None else cost.arithmetic,
             peak_bytes=self.peak_bytes,
-            cache_bytes=self.method.memory_bytes,
+            cache_bytes=memory_bytes(self.method),
             error=self.error,
         )

@@ -44,7 +44,7 @@ class MeteredTask(CountingTask):
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         return self._watched(super().logits(batch, delta))
 
-    def peek(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
+    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         return self._watched(super().peek(batch, delta))
 
     def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:

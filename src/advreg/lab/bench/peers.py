@@ -7,12 +7,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from advreg.core.schedule import Clock
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.injection import bare
 from advreg.hf.view.inputs import SAMPLE_ID
@@ -23,7 +22,7 @@ from advreg.lab.bench.settings import BenchSettings, Shape
 from advreg.lab.bench.workload import Workload
 from advreg.lab.kinds.stopwatch import Lap, TrainerJob, laps_of
 from advreg.methods import Arch, Method, ModelView, Smart, StepReport
-from advreg.methods.base import Backward, Batch, Passes, Update, option
+from advreg.methods.base import Batch, Passes, Step, memory_bytes, option
 from advreg.records.bench import Phase, Row
 
 STOCK = "Trainer"
@@ -58,13 +57,11 @@ def trainer_entries(settings: BenchSettings) -> list[TrainerEntry]:
 
 
 def _phases(method: Method, reuse_only: bool) -> dict[Phase, int]:
-    """The epoch to look at for each kind of step; a sweep is before an epoch's first step and so in
-    none.
-    """
+    """The epoch to look at for each kind of step."""
     if not isinstance(method, Arch):
         return {"always": 0}
-    phases: dict[Phase, int] = {} if method.schedule.due(_REUSING) else {"reuse": _REUSING}
-    return phases if reuse_only or method.refresh == "sweep" else {**phases, "refresh": _REFRESHING}
+    phases: dict[Phase, int] = {} if method.memory.schedule.due(_REUSING) else {"reuse": _REUSING}
+    return phases if reuse_only else {**phases, "refresh": _REFRESHING}
 
 
 def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]:
@@ -116,7 +113,7 @@ def trainer_rows(entries: Sequence[TrainerEntry], laps: Mapping[str, Sequence[La
 def _row(entry: TrainerEntry, phase: Phase, laps: Sequence[Lap]) -> Row:
     return Row(
         name=row_name(entry, phase),
-        method="standard" if entry.method is None else entry.method.name,
+        method="standard" if entry.method is None else entry.method.info.name,
         settings={} if entry.method is None else entry.method.options(),
         phase=phase,
         against=STOCK,
@@ -124,7 +121,7 @@ def _row(entry: TrainerEntry, phase: Phase, laps: Sequence[Lap]) -> Row:
         peak_bytes=max(
             (lap.peak_bytes for lap in laps if lap.peak_bytes is not None), default=None
         ),
-        cache_bytes=None if entry.method is None else entry.method.memory_bytes,
+        cache_bytes=None if entry.method is None else memory_bytes(entry.method),
     )
 
 
@@ -159,22 +156,14 @@ class SmartPytorch(Method):
     embeddings.
     """
 
-    name = "smart-pytorch"
-    paper = "Jiang et al. 2019"
+    info = replace(Smart.info, name="smart-pytorch", title="smart-pytorch")
 
     ascent_steps: int = option(1, "num_steps of SMARTLoss")
     weight: float = option(0.02, "weight of the loss")
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
         package = importlib.import_module("smart_pytorch")
-        holder: Any = task
+        holder: Any = view
         model = holder.model
 
         def predict(embedded: Tensor) -> Tensor:

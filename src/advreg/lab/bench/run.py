@@ -155,7 +155,7 @@ class _Measuring:
             if reason is not None:
                 self.bench.note(reason)
             for method in methods:
-                name = f"{method.name}, S={getattr(method, 'ascent_steps', 1)}"
+                name = f"{method.info.name}, S={getattr(method, 'ascent_steps', 1)}"
                 entries.append((name, partial(self._outsider, name, method, workload)))
         self._settle_optimizer(loop, entries[0][1])
         for label, make in entries:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +72,6 @@ class Workload:
         corpus = Corpus(per_stream, dict(widths), vectors, name, items=items)
         return cls(task, shape, batches, ids, corpus)
 
-    def fetch(self, groups: Sequence[Tensor]) -> Iterator[Batch]:
-        """A batch of each group of samples, as wide as its longest sample."""
-        lengths = next(iter(self.corpus.lengths.values()))
-        for seed, group in enumerate(groups):
-            own = group.cpu()
-            yield make_batch(self.task, own, lengths, int(lengths[own].max()), seed)
-
 
 def check_length(task: HFModelView, shape: Shape) -> None:
     """Refuse more tokens than the model has positions for."""
@@ -113,10 +105,11 @@ def prepare(method: Arch, workload: Workload, seed: int, device: torch.device) -
     """Give ARCH its cache, and in it a random δ inside the ball for every cached sample: no ascent
     is needed to time how it is read."""
     corpus = workload.corpus
-    method.prepare(corpus, seed, device)
-    method.begin_memory(0)  # which is the epoch that the cache is written at below
+    memory = method.memory
+    memory.prepare(corpus, seed, device)
+    memory.load((), epoch=0)  # which is the epoch that the cache is written at below
     for ids in torch.split(
-        method.cache.ids.cpu(), max(_TOKENS_AT_ONCE // workload.shape.tokens, 1)
+        memory.cache.ids.cpu(), max(_TOKENS_AT_ONCE // workload.shape.tokens, 1)
     ):
         masks = {
             stream: (torch.arange(int(length[ids].max()))[None, :] < length[ids][:, None]).to(
@@ -125,6 +118,4 @@ def prepare(method: Arch, workload: Workload, seed: int, device: torch.device) -
             for stream, length in corpus.lengths.items()
         }
         zeros = Perturbation.zeros(masks, corpus.widths, torch.float32)
-        method.cache.write(
-            ids.to(device), Start("uniform").draw(zeros, method.ball), method.ema, method.ball, 0
-        )
+        memory.write(ids.to(device), Start("uniform").draw(zeros, method.ball), 0)

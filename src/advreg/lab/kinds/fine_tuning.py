@@ -23,7 +23,7 @@ from advreg.lab.kinds.allocation import keep_freed_memory
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.health import forget_peak, save_health
-from advreg.methods.base import Method
+from advreg.methods.base import Method, memory_bytes
 
 Metrics = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], dict[str, float]]
 OnStep = Callable[[int, int, Mapping[str, float]], None]
@@ -93,7 +93,7 @@ class Result:
             epoch_seconds=trainer.timer.epochs,
             steps=trainer.state.global_step,
             passes=trainer.passes.per_step(),
-            memory_bytes=trainer.method.memory_bytes,
+            memory_bytes=memory_bytes(trainer.method),
             skipped=trainer.skipped,
             **own,
         )

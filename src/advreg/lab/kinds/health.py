@@ -32,7 +32,7 @@ def save_health(trainer: Any, folder: Path, names: Naming) -> None:
     """
     if not trainer.is_world_process_zero():
         return
-    memory = trainer.method.health()
+    memory = trainer.method.memory and trainer.method.memory.diagnostics()
     if memory is not None:
         memory = replace(memory, tokens=[_named(trainer, entry, names) for entry in memory.tokens])
     peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None

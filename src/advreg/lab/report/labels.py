@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
+from advreg.lab.catalogue import catalogue, title_of
+
 NOTHING = "–"
-_METHODS = {
-    "standard": "Standard",
-    "freeat": "FreeAT",
-    "freelb": "FreeLB",
-    "smart": "SMART",
-    "r3f": "R3F",
-    "rdrop": "R-Drop",
-    "simcut": "SimCut",
-    "temporal": "Cached prediction",
-    "ols": "Online label smoothing",
-    "arch": "ARCH",
-}
 TASK_NAMES = {
     **{
         "rte": "RTE",
@@ -72,12 +62,13 @@ def over_seeds(count: int) -> str:
 
 def method_name(name: str) -> str:
     """A method as people write it; what is not one stays as it is."""
-    return _METHODS.get(name, name)
+    return title_of(name) or name
 
 
 def method_order(name: str) -> int:
     """Where a method stands in tables; what is not one stands last."""
-    return list(_METHODS).index(name) if name in _METHODS else len(_METHODS)
+    known = list(catalogue())
+    return known.index(name) if name in known else len(known)
 
 
 def task_name(name: str, title: str | None = None) -> str:

@@ -20,11 +20,11 @@ from advreg.lab.runs.settings import (
     read_config_file,
     read_settings,
     require_known,
+    take_options,
 )
 from advreg.lab.runs.translation_settings import TranslationSettings, read_translation_settings
 from advreg.lab.tasks.parallel import TRANSLATION
 from advreg.lab.tasks.understanding import TASKS
-from advreg.methods import registry
 
 AnySettings = TrainSettings | TranslationSettings
 
@@ -64,7 +64,7 @@ def read_config(
     if path is None:
         return ConfigFile()
     values = read_config_file(path, *tables)
-    options = {name: values.pop(name) for name in registry if name in values}
+    options = take_options(values)
     training = values.pop("training", {})
     found = {name: values.pop(name) for name in tables if name in values}
     mine = {name: values.pop(name) for name in own if name in values}
@@ -135,7 +135,10 @@ def _base(
         foreign = (*(() if task == FILES else _OF_TABLES), *(() if task in TASKS else ("data",)))
         mine = {name: value for name, value in values.items() if name not in foreign}
         base = read_settings(None, {**mine, "task": task}, training)
-    merged = {name: {**options.get(name, {}), **base.options.get(name, {})} for name in registry}
+    merged = {
+        name: {**options.get(name, {}), **base.options.get(name, {})}
+        for name in {**options, **base.options}
+    }
     return replace(base, options={name: given for name, given in merged.items() if given})
 
 

@@ -186,7 +186,7 @@ def begin_record(plan: Plan, method: Method, job: Job) -> records.RunRecord:
     return records.RunRecord.begin(
         name=plan.name,
         method=records.MethodInfo(
-            name=method.name, settings={**method.options(), "site": settings.site}
+            name=method.info.name, settings={**method.options(), "site": settings.site}
         ),
         task=records.TaskInfo(
             name=data.name,

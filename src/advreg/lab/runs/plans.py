@@ -14,7 +14,7 @@ from advreg.hf.checkpoint.ranks import first_decides, is_first_process
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
 from advreg.lab.runs.translation_settings import TranslationSettings
-from advreg.methods.base import registry
+from advreg.methods.base import decisive_options, registry, upgraded_options
 from advreg.records import run as records
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
@@ -24,7 +24,7 @@ def run_facts(
     settings: TrainSettings | TranslationSettings, data: str, method: str, seed: int
 ) -> dict[str, Any]:
     """What must be the same for a run to be the same; ``data`` is their fingerprint."""
-    options = settings.method(method).decisive_options()
+    options = decisive_options(settings.method(method))
     return {"data": data, "method": method, "options": options, "seed": seed, **settings.facts()}
 
 
@@ -90,8 +90,8 @@ def _as_then(saved: dict[str, Any]) -> dict[str, Any]:
     method = registry[saved["method"]]
     options = {
         name: value
-        for name, value in method.as_then(saved["options"]).items()
-        if name not in method.movable
+        for name, value in upgraded_options(method, saved["options"]).items()
+        if name not in method.info.movable
     }
     return {**saved, "options": options}
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
@@ -15,7 +15,7 @@ from advreg.lab.tasks.corpora import CORPORA
 from advreg.lab.tasks.parallel import TRANSLATION
 from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import Method, create, describe, preset, registry
-from advreg.methods.base import suggest
+from advreg.methods.base import by_part, options_named, suggest, validate
 from advreg.methods.coerce import coerce
 from advreg.methods.presets import Preset, training_preset
 
@@ -90,7 +90,10 @@ class RunSettings(ABC):
     _own_flags: ClassVar[Mapping[str, str]]  # by the field of TrainingArguments that they set
 
     def __post_init__(self) -> None:
-        check_runs(self.methods, self.seeds, self.options)
+        methods = tuple(map(registry.canonical, self.methods))
+        options = {registry.canonical(name): own for name, own in self.options.items()}
+        vars(self).update(methods=methods, options=options)
+        check_runs(methods, self.seeds, options)
         self._check_numbers()
         self._check_data()
         for name in (*self.methods, *self.options):
@@ -105,7 +108,7 @@ class RunSettings(ABC):
     def require(self, samples: int) -> None:
         """Refuse methods that so many training samples or this machine do not allow."""
         for name in self.methods:
-            self.method(name).require(samples)
+            validate(self.method(name), samples)
 
     @abstractmethod
     def _check_numbers(self) -> None: ...
@@ -198,7 +201,9 @@ class TrainSettings(RunSettings):
         """Options that hold where the user gave none: a preset, or what suits the built-in task."""
         if self.preset is not None:
             return preset(self.preset, name)
-        return _DEFAULT_TASK_OPTIONS.get(name, {}) if self._is_built_in else {}
+        if not self._is_built_in:
+            return {}
+        return by_part(name, lambda part: _DEFAULT_TASK_OPTIONS.get(part, {}))
 
     @property
     def _is_built_in(self) -> bool:
@@ -381,13 +386,15 @@ def read_values(
     """
     names = [field.name for field in dataclasses.fields(kind) if field.name not in _TABLES]
     values = read_config_file(path)
-    options = {name: dict(values.pop(name)) for name in registry if name in values}
+    options = take_options(values)
     fields = {**values.pop("training", {}), **training}
     require_known(values, names, (), path)
     merged = {**values, **{name: value for name, value in flags.items() if name in names}}
     hints = get_type_hints(kind)
     typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
     typed = {**usual(typed), **typed}
+    if "methods" in typed:
+        typed["methods"] = tuple(map(registry.canonical, typed["methods"]))
     fields = {**typed.pop("training", {}), **fields}
     loose = {name: value for name, value in flags.items() if name not in names}
     _require_options(loose, typed.get("task"))
@@ -400,9 +407,8 @@ def _require_options(loose: Iterable[str], task: str | None) -> None:
     """What is no setting must be an option of a method: it may be a setting of tasks of another
     kind.
     """
-    known = {option.name for method in registry for option in describe(method)}
     for name in loose:
-        if name not in known:
+        if not any(options_named(method, name) for method in registry):
             raise SettingsError(
                 f"'{name}' is neither a setting of the task {task} nor an option of a method; "
                 "leave it out"
@@ -411,18 +417,36 @@ def _require_options(loose: Iterable[str], task: str | None) -> None:
 
 def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Give each option to those of the methods that have it; one that none has is an error."""
-    has = {name: [option.name for option in describe(name)] for name in methods}
     for option in given:
-        if not any(option in names for names in has.values()):
-            known = sorted({name for names in has.values() for name in names})
+        if not any(options_named(method, option) for method in methods):
+            known = sorted({own.name for method in methods for own in describe(method)})
             raise SettingsError(
                 f"none of the methods {', '.join(methods)} has the option "
                 f"'{option}'{suggest(option, known)}"
             )
     return {
-        name: {option: value for option, value in given.items() if option in has[name]}
-        for name in methods
+        method: {
+            name: value for option, value in given.items() for name in options_named(method, option)
+        }
+        for method in methods
     }
+
+
+def take_options(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of methods, taken out of a config file's values.
+
+    In the table of a sum, ``temporal.weight = 10`` is a table in a table.
+    """
+    found = {name: values.pop(name) for name in list(values) if name in registry}
+    return {registry.canonical(method): dict(_flat(table)) for method, table in found.items()}
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", own) for inner, own in value.items())
+        else:
+            yield name, value
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
@@ -456,7 +480,8 @@ def read_config_file(path: Path | None, *tables: str) -> dict[str, Any]:
         tables: names that are tables, beside ``training`` and those of the methods.
     """
     values = read_toml(path) if path is not None else {}
-    for name in (*registry, "training", *tables):
+    methods = (name for name in values if name in registry)
+    for name in (*methods, "training", *tables):
         if not isinstance(values.get(name, {}), dict):
             raise SettingsError(
                 f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}"

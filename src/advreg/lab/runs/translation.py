@@ -475,7 +475,7 @@ def begin_record(plan: Plan, job: TranslationJob) -> records.RunRecord:
     return records.RunRecord.begin(
         name=plan.name,
         method=records.MethodInfo(
-            name=job.method.name, settings={**job.method.options(), "site": settings.site}
+            name=job.method.info.name, settings={**job.method.options(), "site": settings.site}
         ),
         task=records.TaskInfo(
             name=prepared.data.name, fingerprint=prepared.fingerprint, sizes=sizes, details=details

@@ -20,6 +20,7 @@ from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.tasks.parallel import ParallelData
 from advreg.lab.tasks.textdata import Example, TextData
 from advreg.lab.tasks.understanding import TASKS
+from advreg.methods.base import validate
 from advreg.records.run import RunRecord
 
 Notice = Callable[[str], None]
@@ -112,7 +113,7 @@ class Texts(Workload):
         return Texts(self.data.held_out(share, seed))
 
     def rehearse(self, settings: TrainSettings, method: str, folder: Path, notice: Notice) -> int:
-        settings.method(method).require(len(self.data.train))
+        validate(settings.method(method), len(self.data.train))
         few = replace(
             self.data, train=_one_of_each_class(self.data), dev=self.data.dev[:1], evaluations={}
         )
@@ -165,7 +166,7 @@ class Translations(Workload):
         self, settings: TranslationSettings, method: str, folder: Path, notice: Notice
     ) -> int:
         prepared = self._prepare(settings, notice)
-        settings.method(method).require(len(prepared.train))
+        validate(settings.method(method), len(prepared.train))
         job = translation.make_job(translation.Plan(settings, prepared, method, 0, folder))
         return update_count(
             training_arguments(folder, settings.precision, job.fields), len(job.batches())

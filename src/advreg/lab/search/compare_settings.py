@@ -134,13 +134,10 @@ def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Gri
             raise SettingsError(
                 f"grid.{name} must be a setting of the task, but {base.task} has none of that name"
             )
-    grid = grid.without(
+    grid = Grid(grid.common, {name: grid.own(name) for name in base.methods}).without(
         [name for name in grid.common if values.get(name) is not None], base.options
     )
-    return Grid(
-        grid.common,
-        {name: own for name, own in grid.methods.items() if name in base.methods and own},
-    )
+    return Grid(grid.common, {name: own for name, own in grid.methods.items() if own})
 
 
 def _tuned_and_set(grid: Grid, file: ConfigFile) -> Iterator[str]:

@@ -15,7 +15,7 @@ from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.lab.runs.translation_settings import MODELS as TRANSLATORS
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create, describe, registry
-from advreg.methods.base import suggest
+from advreg.methods.base import by_part, suggest
 from advreg.methods.coerce import coerce
 
 Values = Mapping[str, Sequence[Any]]
@@ -29,70 +29,29 @@ TUNABLE = (
 translation.
 """
 
-# Zuo et al. 2021, appendix on natural language understanding; it tunes λ of no method. R3F's λ is
-# from the grid of
-# Aghajanyan et al. 2020. The paper says nothing of FreeLB and FreeAT: theirs are around the
-# defaults.
-_PAPER_COMMON: Values = {
-    "learning_rate": [5e-5, 8e-5, 1e-4, 2e-4],
-    "batch_size": [8, 16, 32, 64, 128],
-    "encoder_dropout": [0.0, 0.1],
-}
-_PAPER_METHODS: Mapping[str, Values] = {
-    "arch": {"ascent_steps": [1, 2], "step_size": [1e-4, 1e-5]},
-    "smart": {"ascent_steps": [1, 2], "step_size": [1e-4, 1e-5]},
-    "r3f": {"weight": [0.1, 0.5, 1.0, 5.0]},
-    "freelb": {"ascent_steps": [2, 3], "step_size": [0.03, 0.1]},
-    "freeat": {"replays": [2, 3], "radius": [1e-3, 1e-2]},
-}
-# The consistency methods are tuned over λ; at 10 the target has 10/11 of the weight of the label.
-_CONSISTENCY: Mapping[str, Values] = {
-    "rdrop": {"weight": [1.0, 3.0]},
-    "simcut": {"weight": [1.0, 3.0]},
-    "temporal": {"weight": [1.0, 3.0, 10.0]},
-    "ols": {"weight": [1.0, 3.0, 10.0]},
-}
-# Around the preset "fine-tuning". Balls from 0.1 to 1 made no difference in our study; FreeLB
-# learns CoLA in one of
-# 0.02, and nothing in one of 0.1 (docs/results).
-_TUNED_COMMON: Values = {
-    "learning_rate": [5e-5, 1e-4, 2e-4],
-    "batch_size": [16, 32],
-    "encoder_dropout": [0.0, 0.1],
-}
-_TUNED_METHODS: Mapping[str, Values] = {
-    "arch": {"weight": [1.0, 3.0]},
-    "smart": {"weight": [1.0, 3.0]},
-    "r3f": {"weight": [1.0, 3.0]},
-    "freelb": {"radius": [0.02, 0.1], "ascent_steps": [2, 3]},
-    "freeat": {"radius": [1e-3, 1e-2], "replays": [2, 3]},
-    **_CONSISTENCY,
-}
-# The small model starts from nothing: other rates suit it, and a ball that moves its predictions.
-_SMALL_COMMON: Values = {
-    "learning_rate": [5e-4, 1e-3, 2e-3],
-    "batch_size": [16, 32],
-    "encoder_dropout": [0.0, 0.1],
-}
-_SMALL_METHODS: Mapping[str, Values] = {
-    "arch": {"radius": [0.1, 0.3, 1.0], "weight": [0.5, 1.0]},
-    "smart": {"radius": [0.1, 0.3, 1.0], "weight": [0.5, 1.0]},
-    "r3f": {"noise_scale": [0.01, 0.1, 0.3], "weight": [0.5, 1.0]},
-    "freelb": {"radius": [0.003, 0.01, 0.03]},
-    "freeat": {"radius": [1e-4, 1e-3]},
-    **_CONSISTENCY,
-}
-# The paper tunes nothing on translation: around its settings, which are the preset.
-_TRANSLATION_COMMON: Values = {"learning_rate": [5e-4, 1e-3, 2e-3], "model_dropout": [0.1, 0.3]}
-_TRANSLATION_METHODS: Mapping[str, Values] = {
-    "arch": {"weight": [0.5, 1.0, 2.0]},
-    "smart": {"weight": [0.5, 1.0, 2.0]},
-    "r3f": {"weight": [0.5, 1.0, 2.0], "noise_scale": [1e-3, 1e-2]},
-    "freelb": {"ascent_steps": [2, 3], "step_size": [0.03, 0.1]},
-    "freeat": {"replays": [2, 3], "radius": [1e-3, 1e-2]},
-    "rdrop": {"weight": [1.0, 2.5]},
-    "simcut": {"weight": [1.0, 3.0]},
-    "temporal": {"weight": [1.0, 3.0, 10.0]},
+# By family of tasks; the methods' own options are in their MethodInfo.tune. "understanding" is Zuo et
+# al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is from the
+# grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls from 0.1 to 1
+# made no difference in our study; FreeLB learns CoLA in one of 0.02, and nothing in one of 0.1
+# (docs/results). "small" is for the small model, which starts from nothing: other rates suit it, and a
+# ball that moves its predictions. The paper tunes nothing on translation: around its settings.
+_COMMON: Mapping[str, Values] = {
+    "understanding": {
+        "learning_rate": [5e-5, 8e-5, 1e-4, 2e-4],
+        "batch_size": [8, 16, 32, 64, 128],
+        "encoder_dropout": [0.0, 0.1],
+    },
+    "fine-tuning": {
+        "learning_rate": [5e-5, 1e-4, 2e-4],
+        "batch_size": [16, 32],
+        "encoder_dropout": [0.0, 0.1],
+    },
+    "small": {
+        "learning_rate": [5e-4, 1e-3, 2e-3],
+        "batch_size": [16, 32],
+        "encoder_dropout": [0.0, 0.1],
+    },
+    "translation": {"learning_rate": [5e-4, 1e-3, 2e-3], "model_dropout": [0.1, 0.3]},
 }
 
 
@@ -140,9 +99,14 @@ class Grid:
             {name: values for name, values in self.common.items() if name not in set(common)}, kept
         )
 
+    def own(self, method: str) -> Values:
+        """Values of a method's own options; a sum of methods has those of its parts."""
+        given = self.methods.get(method)
+        return by_part(method, lambda part: self.methods.get(part, {})) if given is None else given
+
     def size(self, method: str) -> int:
         """How many points a method's grid has."""
-        return math.prod(map(len, [*self.common.values(), *self.methods.get(method, {}).values()]))
+        return math.prod(map(len, [*self.common.values(), *self.own(method).values()]))
 
     def candidates(self, method: str, budget: int, seed: int) -> list[Point]:
         """The first ``budget`` points of the grid, in a random order that spreads them, or all if
@@ -160,7 +124,7 @@ class Grid:
             (2, 4)
         """
         common = _spread(self.common, f"{seed}:common", budget)
-        own = _spread(self.methods.get(method, {}), f"{seed}:{method}", budget)
+        own = _spread(self.own(method), f"{seed}:{method}", budget)
         lap = math.lcm(len(common), len(own))
         count = min(budget, len(common) * len(own))
         return [{**common[i % len(common)], **own[(i + i // lap) % len(own)]} for i in range(count)]
@@ -171,14 +135,18 @@ def default_grid(model: str, preset: str | None = None) -> Grid:
     the paper's grid.
     """
     if model in TRANSLATORS:
-        return Grid(_TRANSLATION_COMMON, _TRANSLATION_METHODS)
-    if preset == "understanding":
-        return Grid(_PAPER_COMMON, _PAPER_METHODS)
-    return (
-        Grid(_SMALL_COMMON, _SMALL_METHODS)
-        if model == SCRATCH
-        else Grid(_TUNED_COMMON, _TUNED_METHODS)
-    )
+        family = "translation"
+    elif preset == "understanding":
+        family = "understanding"
+    else:
+        family = "small" if model == SCRATCH else "fine-tuning"
+    own = {name: kind.info.tune.get(family, {}) for name, kind in registry.items()}
+    methods = {
+        name: {option: list(values) for option, values in each.items()}
+        for name, each in own.items()
+        if each
+    }
+    return Grid(_COMMON[family], methods)
 
 
 def read_grid(table: Mapping[str, Any]) -> Grid:

@@ -21,6 +21,7 @@ from advreg.lab.runs.workloads import load_workload
 from advreg.lab.search.jobs import Environment, TrainRun
 from advreg.lab.search.pool import Ended, Job, Left, Runner, Watcher
 from advreg.lab.search.study_settings import StudySettings, Variant
+from advreg.methods.base import validate
 from advreg.records.compare import ComparedTask, Status, recorded, score_of, seconds_of
 from advreg.records.run import RunRecord, now
 from advreg.records.study import (
@@ -84,7 +85,7 @@ class Study:
         """Build a run of each kind up to its first step, and count its steps."""
         for variant in self._variants.values():
             with _refused(variant, ValueError):
-                variant.settings.method(variant.method).require(self._data.sizes["train"])
+                validate(variant.settings.method(variant.method), self._data.sizes["train"])
         for variant in self._variants.values():
             if (kind := _kind(variant)) not in self._steps:
                 with _refused(variant, InjectionError):

@@ -180,6 +180,7 @@ def read_study(
         raise SettingsError(
             f"unknown method '{method}'{suggest(method, registry)}; there are {', '.join(registry)}"
         )
+    method = registry.canonical(method)
     baselines = [
         name for name in split(given.pop("baselines", ["smart", "standard"])) if name != method
     ]

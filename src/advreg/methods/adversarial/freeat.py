@@ -14,24 +14,37 @@ from advreg.core.ascent import Ascent, StepRule
 from advreg.core.ball import Ball, Norm, Scope
 from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock, Onset
+from advreg.core.schedule import Onset
 from advreg.methods.base import (
     Backward,
     Batch,
     Dropout,
     Method,
     ModelView,
-    Need,
     Passes,
+    Step,
     StepReport,
-    Update,
     option,
+    plain,
     register,
 )
-from advreg.methods.options import START_AT, plain
+from advreg.methods.regulariser import START_AT
 
 
-@register("freeat")
+@register(
+    "freeat",
+    title="FreeAT",
+    paper="Shafahi et al. 2019",
+    cost="m forward, m backward, m updates",
+    needs=("perturbation",),
+    traits=("repeats_backward", "updates_itself"),
+    tune={
+        "understanding": {"replays": (2, 3), "radius": (1e-3, 1e-2)},
+        "fine-tuning": {"radius": (1e-3, 1e-2), "replays": (2, 3)},
+        "small": {"radius": (1e-4, 1e-3)},
+        "translation": {"replays": (2, 3), "radius": (1e-3, 1e-2)},
+    },
+)
 @dataclass
 class FreeAT(Method):
     """Replay each batch m times; every replay updates the weights *and* moves δ along the same
@@ -49,12 +62,6 @@ class FreeAT(Method):
     and the number of epochs is not divided by m: train for ``epochs / replays`` to spend what
     Standard spends.
     """
-
-    paper = "Shafahi et al. 2019"
-    cost = "m forward, m backward, m updates"
-    needs = frozenset[Need]({"perturbation"})
-    repeats_backward = True
-    updates_itself = True
 
     replays: int = option(3, "m, how often each batch is replayed")
     radius: float = option(0.01, "ε, radius of the ball the perturbation stays in")
@@ -88,59 +95,51 @@ class FreeAT(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.replays, self.step_size, self.step_rule, "project")
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if update is None:
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        if step.update is None:
             raise ValueError(
-                "freeat updates the weights between replays; pass step(..., update=...), a "
-                "function that takes an "
-                "optimizer step and clears the gradients"
+                "freeat updates the weights between replays; pass Step(clock, update=...), a "
+                "function that takes an optimizer step and clears the gradients"
             )
-        if not Onset(self.start_at).begun(clock):
-            return plain(task, batch)
-        self._held.append((batch, task.zeros(batch)))
-        if not clock.closes_group:
+        if not Onset(self.start_at).begun(step.clock):
+            return plain(view, batch)
+        self._held.append((batch, view.zeros(batch)))
+        if not step.clock.closes_group:
             nothing = torch.zeros((), device=self._held[-1][1].device)
             return StepReport(nothing, nothing)
         group, self._held = self._held, []
-        with task.dropout(self.dropout):
+        with view.dropout(self.dropout):
             for _ in range(self.replays - 1):
-                with task.accumulating():
+                with view.accumulating():
                     moved = [
-                        self.visit(task, batch, delta, backward) for batch, delta in group[:-1]
+                        self.visit(view, batch, delta, step.backward) for batch, delta in group[:-1]
                     ]
-                group = [*moved, self.visit(task, *group[-1], backward)]
-                update()
-            total = self.last_replay(task, group, backward)
+                group = [*moved, self.visit(view, *group[-1], step.backward)]
+                step.update()
+            total = self.last_replay(view, group, step.backward)
         norm = torch.stack([delta.sentence_norm().mean() for _, delta in group]).mean()
         return StepReport(total, total.detach(), measures={"delta_norm": norm})
 
     def visit(
-        self, task: ModelView, batch: Batch, delta: Perturbation, backward: Backward
+        self, view: ModelView, batch: Batch, delta: Perturbation, backward: Backward
     ) -> tuple[Batch, Perturbation]:
         """Add the gradient of one micro-batch at δ, and move its δ along it."""
         point = delta.leaf()
-        backward(task.loss_at(batch, point))
+        backward(view.loss_at(batch, point))
         return batch, self.ascent.move(point, point.collected(), self.ball)
 
     def last_replay(
-        self, task: ModelView, group: list[tuple[Batch, Perturbation]], backward: Backward
+        self, view: ModelView, group: list[tuple[Batch, Perturbation]], backward: Backward
     ) -> Tensor:
         """The loss of the group, of which only the last micro-batch is left to propagate."""
         before = torch.zeros((), device=group[-1][1].device)
-        with task.accumulating():
+        with view.accumulating():
             for batch, delta in group[:-1]:
-                loss = task.loss_at(batch, delta.leaf())
+                loss = view.loss_at(batch, delta.leaf())
                 backward(loss)
                 before = before + loss.detach()
         batch, delta = group[-1]
-        return before + task.loss_at(batch, delta.leaf())
+        return before + view.loss_at(batch, delta.leaf())
 
     def passes(self) -> Passes:
         return Passes(self.replays, self.replays)

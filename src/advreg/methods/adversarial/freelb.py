@@ -11,24 +11,36 @@ from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock, Onset
+from advreg.core.schedule import Onset
 from advreg.methods.base import (
-    Backward,
     Batch,
     Dropout,
     Method,
     ModelView,
-    Need,
     Passes,
+    Step,
     StepReport,
-    Update,
     option,
+    plain,
     register,
 )
-from advreg.methods.options import START_AT, plain
+from advreg.methods.regulariser import START_AT
 
 
-@register("freelb")
+@register(
+    "freelb",
+    title="FreeLB",
+    paper="Zhu et al. 2019",
+    cost="1+S forward, 1+S backward",
+    needs=("perturbation",),
+    traits=("repeats_backward",),
+    tune={
+        "understanding": {"ascent_steps": (2, 3), "step_size": (0.03, 0.1)},
+        "fine-tuning": {"radius": (0.02, 0.1), "ascent_steps": (2, 3)},
+        "small": {"radius": (0.003, 0.01, 0.03)},
+        "translation": {"ascent_steps": (2, 3), "step_size": (0.03, 0.1)},
+    },
+)
 @dataclass
 class FreeLB(Method):
     """Minimise the task loss averaged over the whole path of the ascent.
@@ -44,11 +56,6 @@ class FreeLB(Method):
     Differs from the authors' code: the masks of dropout are held fixed by the random state, not by
     patched layers; ``radius`` is always enforced (theirs treats 0 as no bound).
     """
-
-    paper = "Zhu et al. 2019"
-    cost = "1+S forward, 1+S backward"
-    needs = frozenset[Need]({"perturbation"})
-    repeats_backward = True
 
     radius: float = option(0.1, "ε, radius of the l2 ball of a sentence")
     ascent_steps: int = option(2, "S, gradient-ascent steps; 1+S points are trained on")
@@ -76,28 +83,21 @@ class FreeLB(Method):
     def ascent(self) -> Ascent:
         return Ascent(self.ascent_steps, self.step_size, "normalised", "project")
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not Onset(self.start_at).begun(clock):
-            return plain(task, batch)
+    def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
+        if not Onset(self.start_at).begun(step.clock):
+            return plain(view, batch)
         points = 1 + self.ascent_steps
-        delta = self.draw(task.zeros(batch))
+        delta = self.draw(view.zeros(batch))
         before = torch.zeros((), device=delta.device)  # the losses of the points already propagated
-        with task.dropout(self.dropout):
+        with view.dropout(self.dropout):
             for _ in range(self.ascent_steps):
                 point = delta.leaf()
-                with task.accumulating():
-                    loss = task.loss_at(batch, point) / points
-                    backward(loss)
+                with view.accumulating():
+                    loss = view.loss_at(batch, point) / points
+                    step.backward(loss)
                 before = before + loss.detach()
                 delta = self.ascent.move(point, point.collected(), self.ball)
-            total = before + task.loss_at(batch, delta.leaf()) / points
+            total = before + view.loss_at(batch, delta.leaf()) / points
         return StepReport(
             total, total.detach(), measures={"delta_norm": delta.sentence_norm().mean()}
         )

@@ -5,32 +5,38 @@ model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
-from advreg.core.checks import check_not_negative, check_share
+from advreg.core.checks import check_not_negative
 from advreg.core.divergence import Divergence
-from advreg.core.schedule import Clock
+from advreg.memory.weight_average import WeightAverage
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Method,
-    MethodState,
+    Constraint,
     ModelView,
     Passes,
-    StepReport,
-    Update,
+    Step,
     option,
     register,
 )
-from advreg.methods.options import AscentOptions, plain
+from advreg.methods.options import AscentOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
-@register("smart")
+@register(
+    "smart",
+    title="SMART",
+    paper="Jiang et al. 2019",
+    cost="2+S forward, 1+S backward (S of them w.r.t. δ only); +1 forward if μ > 0",
+    tune={
+        "understanding": {"ascent_steps": (1, 2), "step_size": (1e-4, 1e-5)},
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"radius": (0.1, 0.3, 1.0), "weight": (0.5, 1.0)},
+        "translation": {"weight": (0.5, 1.0, 2.0)},
+    },
+)
 @dataclass
-class Smart(AscentOptions, Method):
+class Smart(AscentOptions):
     """Smoothness-inducing regularisation with momentum Bregman proximal point optimisation.
 
     L(θ) + λ · max_{‖δ‖ ≤ ε} ℓ_v(x, δ, θ) + μ · D(f(x, θ), f(x, θ̃)),  θ̃ ← β θ̃ + (1 − β) θ after
@@ -47,9 +53,6 @@ class Smart(AscentOptions, Method):
     their code adds δ.
     """
 
-    paper = "Jiang et al. 2019"
-    cost = "2+S forward, 1+S backward (S of them w.r.t. δ only); +1 forward if μ > 0"
-
     divergence: Divergence = option(
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
     )
@@ -57,74 +60,35 @@ class Smart(AscentOptions, Method):
     proximal_momentum: float = option(
         0.99, "β, weight of the past in the moving average of the weights"
     )
-    _average: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    memory: WeightAverage | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative("proximal_weight", self.proximal_weight)
-        check_share("proximal_momentum", self.proximal_momentum)
+        average = WeightAverage(self.proximal_momentum)  # refuses bad values before training
+        self.memory = average if self.proximal_weight > 0 else None
 
-    @property
-    def needs_whole_weights(self) -> str:
-        return "proximal_weight" if self.proximal_weight > 0 else ""
+    def constraints(self) -> Sequence[Constraint]:
+        if self.memory is None:
+            return ()
+        why = "it needs all weights in every process"
+        return (Constraint("whole_weights", "proximal_weight", why),)
 
-    def concerns(self, epochs: float) -> Sequence[str]:
-        return self.ascent.concerns()
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        delta = self.worst_case(view, batch, clean.logits)
+        perturbed = view.peek(batch, delta)
+        norm = {"delta_norm": delta.sentence_norm().mean()}
+        found = self.compared(view, batch, clean.logits, perturbed, step, norm)
+        if self.memory is None:
+            return found
+        past = view.averaged(batch, self.memory.read(view.parameters()))
+        proximal = view.divergence(past, clean.logits, batch, self.divergence) / view.items(batch)
+        measures = {**found.measures, "proximal": proximal.detach()}
+        return replace(found, measures=measures, extra=self.proximal_weight * proximal)
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        with task.dropout(self.dropout):
-            clean = task.logits(batch)
-            delta = self.worst_case(task, batch, clean)
-            report = self.descend(task, batch, clock, clean, task.peek(batch, delta), delta)
-            if self.proximal_weight == 0:
-                return report
-            proximal = self.proximal(task, batch, clean)
-        total = report.loss + self.proximal_weight * proximal
-        return StepReport(
-            total,
-            report.task_loss,
-            report.penalty,
-            {**report.measures, "proximal": proximal.detach()},
-        )
-
-    def proximal(self, task: ModelView, batch: Batch, clean: Tensor) -> Tensor:
-        """D(f(x, θ), f(x, θ̃)): how far the prediction is from the averaged model's."""
-        mine = {name: value.detach() for name, value in task.parameters().items()}
-        if not self._average:
-            self._average = {name: value.clone() for name, value in mine.items()}
-        self._average = {
-            name: value.to(mine[name].device) for name, value in self._average.items()
-        }  # when loaded: host
-        past = task.averaged(batch, self._average)
-        return task.divergence(past, clean, batch, self.divergence) / task.items(batch)
-
-    @torch.no_grad()
-    def updated(self, task: ModelView) -> None:
-        for name, value in task.parameters().items() if self._average else ():
-            self._average[name].lerp_(value, 1 - self.proximal_momentum)
-
-    @property
-    def memory_bytes(self) -> int:
-        return sum(value.numel() * value.element_size() for value in self._average.values())
-
-    @property
-    def remembers(self) -> bool:
-        return self.proximal_weight > 0
-
-    def state(self) -> MethodState:
-        return MethodState(dict(self._average))
-
-    def load_state(self, state: MethodState) -> None:
-        self._average = dict(state.tensors)
+    def updated(self, view: ModelView) -> None:
+        if self.memory is not None:
+            self.memory.write(view.parameters())
 
     def passes(self) -> Passes:
         return Passes(2 + self.ascent_steps + (self.proximal_weight > 0), 1 + self.ascent_steps)

@@ -7,31 +7,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.divergence import kl, widen
-from advreg.core.schedule import Clock
+from advreg.core.divergence import kl
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
+from advreg.memory.class_targets import ClassTargets
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Method,
-    MethodState,
     ModelView,
-    Need,
     Passes,
-    StepReport,
+    Step,
     UnsupportedError,
-    Update,
     register,
 )
 from advreg.methods.options import TargetOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
-@register("ols")
+@register(
+    "ols",
+    title="Online label smoothing",
+    paper="Zhang et al. 2020",
+    cost="1 forward, 1 backward",
+    needs=("predictions", "labels"),
+    tune={
+        "fine-tuning": {"weight": (1.0, 3.0, 10.0)},
+        "small": {"weight": (1.0, 3.0, 10.0)},
+    },
+)
 @dataclass
-class OLS(TargetOptions, Method):
+class OLS(TargetOptions):
     """Smooth each label towards the mean prediction for its class.
 
     L(θ) + λ · KL(s_y ‖ f(x)),  s_c the mean prediction in the last epoch over the samples of class
@@ -44,39 +49,26 @@ class OLS(TargetOptions, Method):
     ``weight=1, normalise=True`` up to the entropy of s_y, a constant.
     """
 
-    paper = "Zhang et al. 2020"
-    cost = "1 forward, 1 backward"
-    needs = frozenset[Need]({"predictions"})
+    memory: ClassTargets = field(
+        default_factory=ClassTargets, init=False, repr=False, compare=False
+    )
 
-    # targets: s, (C, C), zero in the first epoch; sums, (C, C), and counts, (C,), of this epoch's
-    # correct predictions
-    _kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _epoch: int = field(default=0, init=False, repr=False)
-
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        logits = task.logits(batch)
-        task_loss = task.loss(logits, batch)
-        self._require_classes(task, logits, batch)
-        labels, mask = task.targets(batch)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        logits = clean.logits
+        self._require_classes(view, logits, batch)
+        labels, mask = view.targets(batch)
         rows, mask = self.rows_of(logits, labels), mask.flatten()
         labels = labels.flatten().masked_fill(~mask, 0)
-        targets = self._targets_in(clock.epoch, rows)[labels]
-        penalty = torch.zeros_like(task_loss)
-        if self.weight_at(clock) > 0:
+        targets = self.memory.read(step.clock.epoch, rows)[labels]
+        value = rows.new_zeros(())
+        if self.weight_at(step.clock) > 0:
             moved = kl(log_of(targets), rows).masked_fill(~mask | (targets.sum(-1) == 0), 0.0)
-            penalty = moved.sum() / task.items(batch)
-        self._add(rows.detach(), labels, mask)
-        return self.total(task_loss, penalty, clock)
+            value = moved.sum() / view.items(batch)
+        self.memory.write(rows.detach(), labels, mask)
+        return self.towards_target(value, step)
 
-    def _require_classes(self, task: ModelView, logits: Tensor, batch: Batch) -> None:
-        kind, outputs = task.prediction(logits, batch), logits.shape[-1]
+    def _require_classes(self, view: ModelView, logits: Tensor, batch: Batch) -> None:
+        kind, outputs = view.prediction(logits, batch), logits.shape[-1]
         if kind != "classes":
             what = "a regression" if kind == "value" else "several labels at once"
             raise UnsupportedError(
@@ -93,44 +85,6 @@ class OLS(TargetOptions, Method):
                 "start one, or use rdrop "
                 "or simcut"
             )
-
-    def _targets_in(self, epoch: int, rows: Tensor) -> Tensor:
-        """s, (C, C): at a new epoch, the mean correct predictions of the last one."""
-        classes = rows.shape[-1]
-        if not self._kept:
-            self._keep(widen(rows.new_zeros(classes, classes)))
-        elif epoch != self._epoch:
-            sums, counts = (self._kept[name].to(rows.device) for name in ("sums", "counts"))
-            self._keep(
-                torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], 1 / classes)
-            )
-        self._epoch = epoch
-        return self._kept["targets"].to(rows.device)
-
-    def _keep(self, targets: Tensor) -> None:
-        """Set s, and start counting from zero."""
-        self._kept = {
-            "targets": targets,
-            "sums": torch.zeros_like(targets),
-            "counts": torch.zeros_like(targets[0]),
-        }
-
-    def _add(self, rows: Tensor, labels: Tensor, mask: Tensor) -> None:
-        """Add the correct predictions of this step."""
-        probabilities = F.softmax(widen(rows), dim=-1)
-        right = (mask & (rows.argmax(-1) == labels)).to(probabilities.dtype)
-        for name, added in (("sums", right[:, None] * probabilities), ("counts", right)):
-            self._kept[name] = self._kept[name].to(rows.device).index_add(0, labels, added)
-
-    @property
-    def memory_bytes(self) -> int:
-        return sum(value.numel() * value.element_size() for value in self._kept.values())
-
-    def state(self) -> MethodState:
-        return MethodState(dict(self._kept), {"epoch": str(self._epoch)})
-
-    def load_state(self, state: MethodState) -> None:
-        self._kept, self._epoch = dict(state.tensors), int(state.facts["epoch"])
 
     def passes(self) -> Passes:
         return Passes(1, 1)

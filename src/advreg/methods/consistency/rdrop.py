@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from advreg.core.progress import Progress
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Fetch,
-    Method,
+    Dropout,
     ModelView,
-    Need,
     Passes,
-    StepReport,
+    Step,
     UnsupportedError,
-    Update,
     option,
     register,
 )
-from advreg.methods.options import WeightOptions, plain
+from advreg.methods.options import FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
-@register("rdrop")
+@register(
+    "rdrop",
+    title="R-Drop",
+    paper="Liang et al. 2021",
+    cost="2 forward (fused), 1 backward",
+    needs=("predictions", "dropout"),
+    tune={
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"weight": (1.0, 3.0)},
+        "translation": {"weight": (1.0, 2.5)},
+    },
+)
 @dataclass
-class RDrop(WeightOptions, Method):
+class RDrop(FuseOptions):
     """Keep the prediction where it is under another dropout mask.
 
     ½ (L₁ + L₂) + λ · ½ [KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)],  p₁ and p₂ predictions of the same batch under
@@ -40,42 +47,23 @@ class RDrop(WeightOptions, Method):
     difference once, it is ``weight=0.5``.
     """
 
-    paper = "Liang et al. 2021"
-    cost = "2 forward (fused), 1 backward"
-    needs = frozenset[Need]({"predictions"})
-
     both_losses: bool = option(
         True, "task loss of both copies, averaged (paper); else of the first alone"
     )
-    fuse: bool = option(True, "both copies in one pass over the doubled batch")
-    _has_dropout: bool = field(default=False, init=False, repr=False)
+    dropout: ClassVar[Dropout] = "fresh"
+    _has_dropout: bool = field(default=False, init=False, repr=False, compare=False)
 
-    def begin_epoch(
-        self, task: ModelView, clock: Clock, fetch: Fetch, progress: Progress | None = None
-    ) -> None:
-        self._require_dropout(task)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        self._require_dropout(view)
+        second = self.beside(clean, None, self.both_losses)
+        value = view.divergence(clean.logits, second, batch, "symmetric_kl") / view.items(batch)
+        return Penalty(value, self.weight_at(step.clock))
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        self._require_dropout(task)
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        first, second = task.pair(batch, None, self.fuse, self.both_losses)
-        task_loss = task.loss(first, batch)
-        penalty = task.divergence(first, second, batch, "symmetric_kl") / task.items(batch)
-        return self.total(task_loss, penalty, clock)
-
-    def _require_dropout(self, task: ModelView) -> None:
+    def _require_dropout(self, view: ModelView) -> None:
         """Refuse a model without dropout, whose two passes would be the same. Checked once."""
         if self._has_dropout:
             return
-        if not task.has_dropout():
+        if not view.has_dropout():
             raise UnsupportedError(
                 "rdrop needs a model with dropout, got one that drops nothing: its two passes "
                 "would predict the same. "

@@ -10,24 +10,31 @@ from torch import Tensor
 from advreg.core.ball import uniform_noise
 from advreg.core.checks import check_share
 from advreg.core.perturbation import Cut
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Method,
     ModelView,
     Passes,
-    StepReport,
-    Update,
+    Step,
     option,
     register,
 )
-from advreg.methods.options import PenaltyOptions, plain
+from advreg.methods.options import DivergenceOptions, DropoutOptions, FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 
-@register("simcut")
+@register(
+    "simcut",
+    title="SimCut",
+    paper="Gao et al. 2022",
+    cost="2 forward (fused), 1 backward",
+    tune={
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"weight": (1.0, 3.0)},
+        "translation": {"weight": (1.0, 3.0)},
+    },
+)
 @dataclass
-class SimCut(PenaltyOptions, Method):
+class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
     """Keep the prediction where it is when token embeddings are cut.
 
     L(θ) + λ · KL(f(x) ‖ f(cut x)), where cut sets each token's embedding to 0 with probability p,
@@ -42,31 +49,16 @@ class SimCut(PenaltyOptions, Method):
     has the denominator of the task loss; dropout masks can be shared or off.
     """
 
-    paper = "Gao et al. 2022"
-    cost = "2 forward (fused), 1 backward"
-
     cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
-    fuse: bool = option(True, "clean and cut copies in one pass over the doubled batch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share("cut", self.cut)
 
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        cut = Cut({stream: self.draw(mask) for stream, mask in task.masks(batch).items()})
-        with task.dropout(self.dropout):
-            clean, perturbed = task.pair(batch, cut, self.fuse and self.dropout != "shared")
-            penalty = self.penalty(task, batch, clean, perturbed)
-            return self.total(task.loss(clean, batch), penalty, clock)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        cut = Cut({stream: self.draw(mask) for stream, mask in view.masks(batch).items()})
+        perturbed = self.beside(clean, cut)
+        return self.compared(view, batch, clean.logits, perturbed, step)
 
     def draw(self, mask: Tensor) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,26 +12,35 @@ from advreg.core.ball import normal_noise, uniform_noise
 from advreg.core.checks import check_choice, check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
-from advreg.core.schedule import Clock
 from advreg.methods.base import (
-    Backward,
     Batch,
-    Method,
+    Constraint,
     ModelView,
     Passes,
-    StepReport,
-    Update,
+    Step,
     option,
     register,
 )
-from advreg.methods.options import PenaltyOptions, plain
+from advreg.methods.options import DivergenceOptions, DropoutOptions, FuseOptions
+from advreg.methods.regulariser import CleanPass, Penalty
 
 Noise = Literal["uniform", "normal"]
 
 
-@register("r3f")
+@register(
+    "r3f",
+    title="R3F",
+    paper="Aghajanyan et al. 2020",
+    cost="2 forward (fused), 1 backward",
+    tune={
+        "understanding": {"weight": (0.1, 0.5, 1.0, 5.0)},
+        "fine-tuning": {"weight": (1.0, 3.0)},
+        "small": {"noise_scale": (0.01, 0.1, 0.3), "weight": (0.5, 1.0)},
+        "translation": {"weight": (0.5, 1.0, 2.0), "noise_scale": (1e-3, 1e-2)},
+    },
+)
 @dataclass
-class R3F(PenaltyOptions, Method):
+class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
     """Keep the prediction where it is under random noise.
 
     L(θ) + λ · ½ [KL(f(x) ‖ f(x+z)) + KL(f(x+z) ‖ f(x))],  z ~ U(−σ, σ) or N(0, σ²).
@@ -44,9 +54,6 @@ class R3F(PenaltyOptions, Method):
     names.
     """
 
-    paper = "Aghajanyan et al. 2020"
-    cost = "2 forward (fused), 1 backward"
-
     divergence: Divergence = option(
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
     )
@@ -55,35 +62,25 @@ class R3F(PenaltyOptions, Method):
     spectral: bool = option(
         False, "R4F: keep the spectral norm of the prediction head's matrix at most 1"
     )
-    fuse: bool = option(True, "clean and perturbed copies in one pass over the doubled batch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("noise", self.noise, get_args(Noise))
         check_not_negative("noise_scale", self.noise_scale)
 
-    @property
-    def needs_whole_weights(self) -> str:
-        return "spectral" if self.spectral else ""
+    def constraints(self) -> Sequence[Constraint]:
+        if not self.spectral:
+            return ()
+        return (
+            Constraint("whole_weights", "spectral", "it needs all weights in every process"),
+            Constraint("writes_weights", "spectral", "it changes weights after an update"),
+        )
 
-    @property
-    def writes_weights(self) -> str:
-        return self.needs_whole_weights
-
-    def objective(
-        self,
-        task: ModelView,
-        batch: Batch,
-        clock: Clock,
-        backward: Backward,
-        update: Update | None = None,
-    ) -> StepReport:
-        if not self.onset.begun(clock):
-            return plain(task, batch)
-        delta = self.draw(task.zeros(batch))
-        with task.dropout(self.dropout):
-            clean, perturbed = task.pair(batch, delta, self.fuse and self.dropout != "shared")
-            return self.descend(task, batch, clock, clean, perturbed, delta)
+    def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
+        delta = self.draw(view.zeros(batch))
+        perturbed = self.beside(clean, delta)
+        norm = {"delta_norm": delta.sentence_norm().mean()}
+        return self.compared(view, batch, clean.logits, perturbed, step, norm)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""
@@ -91,9 +88,9 @@ class R3F(PenaltyOptions, Method):
             return zeros.map(lambda values, mask: normal_noise(values, mask, self.noise_scale))
         return zeros.map(lambda values, mask: self.noise_scale * uniform_noise(values, mask))
 
-    def updated(self, task: ModelView) -> None:
+    def updated(self, view: ModelView) -> None:
         if self.spectral:
-            contract_(task.head())
+            contract_(view.head())
 
     def passes(self) -> Passes:
         return Passes(2, 1)
