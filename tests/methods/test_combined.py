@@ -50,13 +50,13 @@ def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     mask for clean passes, another for second copies, whichever way these are made.
     """
     content_noise(monkeypatch)
-    copies, peek = known_dropout(monkeypatch), Passes.peek
+    copies, plain = known_dropout(monkeypatch), Passes.bare_logits
 
     def second(*args: Any) -> Tensor:
         with copies.of(1):
-            return peek(*args)
+            return plain(*args)
 
-    monkeypatch.setattr(Passes, "peek", second)
+    monkeypatch.setattr(Passes, "bare_logits", second)
 
 
 def part(name: str, **options: Any) -> Any:

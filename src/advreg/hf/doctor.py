@@ -73,10 +73,12 @@ def _findings(
             stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}"
         )
     with torch.no_grad(), view.modes.evaluating():
-        clean = view.peek(batch)
-        yield _zero_changes_nothing(clean, view.peek(batch, zeros))
+        clean = view.bare_logits(batch)
+        yield _zero_changes_nothing(clean, view.bare_logits(batch, zeros))
         for stream in embeddings:
-            yield _noise_changes_output(clean, view.peek(batch, only(stream, noise, zeros)), stream)
+            yield _noise_changes_output(
+                clean, view.bare_logits(batch, only(stream, noise, zeros)), stream
+            )
         yield _fused_equals_two(view, batch, clean, noise)
     for stream, gradient in _gradients(view, batch, noise).items():
         yield _gradient_is_usable(gradient, stream)
@@ -110,12 +112,12 @@ def _fused_equals_two(
     view: HFModelView, batch: Batch, clean: Tensor, noise: Perturbation
 ) -> Finding:
     try:
-        first, second = view.pair(batch, noise)
+        first, second = view.paired_logits(batch, noise)
     except ValueError as error:
         return Finding(
             "model", "fused pass equals two passes", False, "batch statistics", str(error)
         )
-    separate = view.peek(batch, noise)
+    separate = view.bare_logits(batch, noise)
     gap = float(torch.maximum((first - clean).abs().max(), (second - separate).abs().max()))
     scale = float(clean.abs().max().clamp_min(1.0))
     limit = 100 * torch.finfo(clean.dtype).eps * scale
@@ -132,8 +134,8 @@ def _fused_equals_two(
 def _gradients(view: HFModelView, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
     """∇_δ of the divergence at δ = noise, in training mode, as an ascent takes it."""
     point = noise.leaf()
-    target = view.peek(batch).detach()
-    objective = view.divergence(target, view.probe(batch, point), batch, "symmetric_kl")
+    target = view.bare_logits(batch).detach()
+    objective = view.divergence(target, view.ascent_logits(batch, point), batch, "symmetric_kl")
     # autograd would raise for an unused stream
     unused = sum(0.0 * value.sum() for value in point.values.values())
     return dict(view.gradient(objective + unused, point).values)

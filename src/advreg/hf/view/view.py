@@ -86,9 +86,9 @@ class HFModelView:
         self.logits = passes.logits
         self.loss = passes.loss
         self.loss_at = passes.loss_at
-        self.peek = passes.peek
-        self.probe = passes.probe
-        self.pair = passes.pair
+        self.bare_logits = passes.bare_logits
+        self.ascent_logits = passes.ascent_logits
+        self.paired_logits = passes.paired_logits
         self.averaged = passes.averaged
         self.accumulating = passes.accumulating
         self.unfuse = passes.fusing.stop
