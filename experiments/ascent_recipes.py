@@ -79,13 +79,13 @@ def one_batch(
     task: HFModelView, method: Smart, batch: Batch, dropout: Dropout, noise: bool, seed: int
 ) -> dict[str, float]:
     with task.dropout(dropout):
-        clean = task.peek(batch).detach()
+        clean = task.bare_logits(batch).detach()
         torch.manual_seed(seed)
         start = method.origin.draw(task.zeros(batch), method.ball)
         torch.manual_seed(seed)  # the ascent draws the same start
         delta = method.ball.rescale(start) if noise else method.worst_case(task, batch, clean)
     with task.dropout("off"), torch.no_grad():
-        still, moved = task.peek(batch).double(), task.peek(batch, delta).double()
+        still, moved = task.bare_logits(batch).double(), task.bare_logits(batch, delta).double()
     first, last = words(start), words(delta)
     return {
         "cosine_to_start": float(F.cosine_similarity(first, last, dim=-1).mean()),

@@ -194,7 +194,7 @@ class Lenders:
 
     def worst_case(self, task: HFModelView, batch: Batch) -> Perturbation:
         with torch.no_grad():
-            clean = task.peek(batch)
+            clean = task.bare_logits(batch)
         return self.any.worst_case(task, batch, clean)
 
     def ways(self, batch: Batch) -> dict[str, Perturbation]:
@@ -226,13 +226,13 @@ def measure(lenders: Lenders, batches: Iterator[Batch]) -> dict[str, Effect]:
     for batch in batches:
         ways = lenders.ways(batch)
         with torch.no_grad():
-            clean = task.peek(batch)
+            clean = task.bare_logits(batch)
             for name, delta in ways.items():
                 found.setdefault(name, Effect()).add(
-                    delta, moved_by(clean, task.peek(batch, delta), batch)
+                    delta, moved_by(clean, task.bare_logits(batch, delta), batch)
                 )
             task.model.train()
-            masked = moved_by(task.peek(batch), task.peek(batch), batch)
+            masked = moved_by(task.bare_logits(batch), task.bare_logits(batch), batch)
             task.model.eval()
             found.setdefault("none, other dropout masks", Effect()).add(task.zeros(batch), masked)
     return found

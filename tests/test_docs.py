@@ -202,14 +202,14 @@ def test_r3f_without_noise_is_the_penalty_of_r_drop(monkeypatch: pytest.MonkeyPa
     from advreg import R3F, Clock, HFModelView
 
     task = HFModelView(tiny("bert", dropout=0.3).train())
-    pair, seen = task.pair, []
+    pair, seen = task.paired_logits, []
 
     def spy(batch: Any, delta: Any, *ways: Any) -> Any:
         assert not delta.values["tokens"].any()
         seen.extend(pair(batch, delta, *ways))
         return tuple(seen)
 
-    monkeypatch.setattr(task, "pair", spy)
+    monkeypatch.setattr(task, "paired_logits", spy)
     report = R3F(weight=1.0, noise_scale=0.0).step(task, collate(samples(4)), Step(Clock(0, 0)))
     p, q = (logits.detach().log_softmax(-1) for logits in seen)
     expected = 0.5 * ((p.exp() - q.exp()) * (p - q)).sum(-1).mean()

@@ -51,11 +51,11 @@ def test_the_copies_of_packed_rows_are_equal_without_a_perturbation() -> None:
         "llama-lm", dropout=0.0, dtype=torch.bfloat16, attn_implementation="advreg_varlen"
     ).cuda()
     task, batch = HFModelView(model), packed()
-    clean, perturbed = task.pair(batch, task.zeros(batch))
+    clean, perturbed = task.paired_logits(batch, task.zeros(batch))
     assert torch.equal(clean, perturbed)
     noise = task.zeros(batch).map(uniform_noise)
     assert noise.batch_size == len(LENGTHS)
-    assert not torch.equal(task.peek(batch, noise), clean)
+    assert not torch.equal(task.bare_logits(batch, noise), clean)
 
 
 def test_documents_of_packed_rows_do_not_see_each_other() -> None:
@@ -64,7 +64,7 @@ def test_documents_of_packed_rows_do_not_see_each_other() -> None:
     ).cuda()
     task, batch = HFModelView(model), packed()
     noise = task.zeros(batch).map(lambda values, mask: 0.5 * uniform_noise(values, mask))
-    moved = task.peek(batch, noise)
+    moved = task.bare_logits(batch, noise)
     alone = tiny("llama-lm", dropout=0.0, dtype=torch.bfloat16).cuda()
     start = 0
     for document, length in enumerate(LENGTHS):

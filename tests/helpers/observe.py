@@ -364,10 +364,10 @@ class Copies:
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
-    """Make dropout a function of what it is applied to and of the copy in :meth:`Passes.pair`,
+    """Make dropout a function of what it is applied to and of the copy in :meth:`Passes.paired_logits`,
     so that it follows a sample wherever a batch puts it. The model must be made by
     :func:`dropping`."""
-    copies, pair = Copies(), Passes.pair
+    copies, pair = Copies(), Passes.paired_logits
     passes: list[int] = []  # of the pair under way
 
     def pair_noted(*args: Any, **ways: Any) -> Any:
@@ -390,8 +390,8 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         return pass_noted
 
     patch.setattr(torch.nn.functional, "dropout", copies.dropped)
-    patch.setattr(Passes, "pair", pair_noted)
-    for name in ("_trained", "_beside"):
+    patch.setattr(Passes, "paired_logits", pair_noted)
+    for name in ("_trained_pass", "_prediction"):
         patch.setattr(Passes, name, noted(getattr(Passes, name)))
     return copies
 

@@ -205,22 +205,22 @@ def test_each_stream_has_its_own_perturbation_in_every_kind_of_pass(family: str)
     """
     pair, batch = Compiled(family, "eager"), batch_of(family)
     noise, zeros = noise_of(pair.eager, batch, 0.5), pair.eager.zeros(batch)
-    clean = pair.eager.peek(batch)
+    clean = pair.eager.bare_logits(batch)
     assert torch.allclose(pair.task.logits(batch), clean, atol=1e-9)
     for stream in noise.values:
         alone = Perturbation(
             {s: (noise if s == stream else zeros).values[s] for s in noise.values}, noise.masks
         )
-        expected = pair.eager.peek(batch, alone)
+        expected = pair.eager.bare_logits(batch, alone)
         assert not torch.allclose(expected, clean, atol=1e-3)
         for found in (
             pair.task.logits(batch, alone),
-            pair.task.peek(batch, alone),
-            pair.task.probe(batch, alone.leaf()),
-            pair.task.pair(batch, alone)[1],
+            pair.task.bare_logits(batch, alone),
+            pair.task.ascent_logits(batch, alone.leaf()),
+            pair.task.paired_logits(batch, alone)[1],
         ):
             assert torch.allclose(found, expected, atol=1e-9)
-        assert torch.allclose(pair.task.pair(batch, alone)[0], clean, atol=1e-9)
+        assert torch.allclose(pair.task.paired_logits(batch, alone)[0], clean, atol=1e-9)
 
 
 # ---- graphs
@@ -245,7 +245,7 @@ def test_there_is_one_graph_for_each_kind_of_pass_and_one_more_once_lengths_vary
     assert not counters["graph_break"]
 
 
-def test_the_graph_of_a_probe_has_no_gradient_but_that_of_the_perturbation() -> None:
+def test_the_graph_of_an_ascent_has_no_gradient_but_that_of_the_perturbation() -> None:
     """A compiled backward pass computes every gradient of its graph, whichever is asked for."""
     computed: list[int] = []
 
@@ -263,8 +263,8 @@ def test_the_graph_of_a_probe_has_no_gradient_but_that_of_the_perturbation() -> 
         aot_autograd(fw_compiler=lambda graph, _: graph, bw_compiler=backward),
     )
     task = HFModelView(torch.compile(model, backend=backend))
-    target, found = eager.peek(batch).detach(), []
-    for call in (eager.probe, task.probe, task.peek):
+    target, found = eager.bare_logits(batch).detach(), []
+    for call in (eager.ascent_logits, task.ascent_logits, task.bare_logits):
         point = noise_of(eager, batch, 0.5).leaf()
         found.append(
             task.gradient(task.divergence(target, call(batch, point), batch, "kl"), point).values[
@@ -389,20 +389,28 @@ def test_dropout_modes_hold_in_graphs(backend: str) -> None:
     zeros = task.zeros(batch)
     with task.dropout("shared"):
         shared = [
-            task.peek(batch),
+            task.bare_logits(batch),
             task.logits(batch, zeros),
-            task.probe(batch, zeros.leaf()),
+            task.ascent_logits(batch, zeros.leaf()),
             task.averaged(batch, task.parameters()),
         ]
     assert all(torch.allclose(one, shared[0], atol=1e-9) for one in shared)
     with task.dropout("fresh"):
-        fresh = [task.peek(batch), task.peek(batch), task.probe(batch, zeros.leaf())]
+        fresh = [
+            task.bare_logits(batch),
+            task.bare_logits(batch),
+            task.ascent_logits(batch, zeros.leaf()),
+        ]
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert not torch.allclose(fresh[one], fresh[other], atol=1e-2)
     pair.eager.model.eval()
     with task.dropout("off"):
-        off = [task.peek(batch), task.logits(batch, zeros), task.probe(batch, zeros.leaf())]
-    assert all(torch.allclose(one, pair.eager.peek(batch), atol=1e-9) for one in off)
+        off = [
+            task.bare_logits(batch),
+            task.logits(batch, zeros),
+            task.ascent_logits(batch, zeros.leaf()),
+        ]
+    assert all(torch.allclose(one, pair.eager.bare_logits(batch), atol=1e-9) for one in off)
     assert task.model.training
 
 
@@ -472,8 +480,8 @@ def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it(
         batch = batch_of("bert", pad_to=length)
         for task in (pair.task, pair.eager):
             point = noise_of(task, batch, 0.5).leaf()
-            target = pair.eager.peek(batch).detach()
-            objective = task.divergence(target, task.probe(batch, point), batch, "kl")
+            target = pair.eager.bare_logits(batch).detach()
+            objective = task.divergence(target, task.ascent_logits(batch, point), batch, "kl")
             found.append(
                 task.gradient(objective * 1e306, point).values["tokens"]
             )  # 2¹⁶ · 1e306 overflows

@@ -23,9 +23,9 @@ def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
     for call, passes in (
         (lambda one: one.logits(batch), 1),
         (lambda one: one.logits(batch, delta), 1),
-        (lambda one: one.peek(batch, delta), 1),
-        (lambda one: one.pair(batch, delta)[1], 2),
-        (lambda one: one.pair(batch, delta, fuse=False)[1], 2),
+        (lambda one: one.bare_logits(batch, delta), 1),
+        (lambda one: one.paired_logits(batch, delta)[1], 2),
+        (lambda one: one.paired_logits(batch, delta, fuse=False)[1], 2),
         (lambda one: one.averaged(batch, task.parameters()), 1),
     ):
         before = count.forward
@@ -37,7 +37,7 @@ def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
 def test_gradients_of_delta_and_of_parameters_are_backward_passes(counted: Any) -> None:
     counting, task, batch, count = counted
     delta = task.zeros(batch).leaf()
-    gradient = counting.gradient(counting.peek(batch, delta).sum(), delta)
+    gradient = counting.gradient(counting.bare_logits(batch, delta).sum(), delta)
     assert bool(gradient.values["tokens"].any())
     assert count.backward == 1
     counting.counted(torch.Tensor.backward)(counting.loss(counting.logits(batch), batch))

@@ -359,7 +359,7 @@ def test_without_a_fused_pass_to_split_memory_that_runs_out_is_an_error(tmp_path
 def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
     backward: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the probes of the ascent, which freeze nothing and train nothing, are too large here."""
+    """Only the passes of the ascent are too large here."""
     ends = []
     for small in (False, True):
         trainer = tiny_trainer(
@@ -371,17 +371,17 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
             **SGD,
         )
         task = trainer.task
-        probe = task.probe
+        plain = task.ascent_logits
 
         def limited(
-            batch: Any, delta: Any, probe: Any = probe, small: bool = small, trainer: Any = trainer
+            batch: Any, delta: Any, plain: Any = plain, small: bool = small, trainer: Any = trainer
         ) -> Tensor:
             with small_memory(trainer.model, 1 if small else 99, backward):
-                return probe(batch, delta)
+                return plain(batch, delta)
 
         trainer.advreg.new_view = lambda task=task: task
         trainer.data_collator.limits = None  # they look at batches that are still on the host
-        task.probe = limited  # type: ignore[method-assign]
+        task.ascent_logits = limited  # type: ignore[method-assign]
         with caplog.at_level(logging.WARNING):
             trainer.train()
         ends.append(end_of(trainer))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from advreg.hf.checkpoint.state import load_method, save_method
+from advreg.hf.view.passes import Passes
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, RDrop, Smart, Standard, Temporal, create, registry
 from advreg.methods.combined import Combined
@@ -49,13 +50,13 @@ def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     mask for clean passes, another for second copies, whichever way these are made.
     """
     content_noise(monkeypatch)
-    copies, peek = known_dropout(monkeypatch), HFModelView.peek
+    copies, plain = known_dropout(monkeypatch), Passes.bare_logits
 
     def second(*args: Any) -> Tensor:
         with copies.of(1):
-            return peek(*args)
+            return plain(*args)
 
-    monkeypatch.setattr(HFModelView, "peek", second)
+    monkeypatch.setattr(Passes, "bare_logits", second)
 
 
 def part(name: str, **options: Any) -> Any:
@@ -131,12 +132,12 @@ def test_a_sum_adds_the_penalties_to_one_task_loss(pair: tuple[str, str]) -> Non
 def test_a_sum_says_what_it_costs(pair: tuple[str, str]) -> None:
     method = part(pair[0]) + part(pair[1])
     view, batch = prepared(method)
-    forward, backward = [], []
+    forward, backward, plain = [], [], view.gradient
     for epoch in range(2):  # of ARCH a refresh and a reuse
         events: list[str] = []
         view.gradient = lambda objective, delta, events=events: (  # type: ignore[method-assign]
             events.append("gradient"),
-            HFModelView.gradient(view, objective, delta),
+            plain(objective, delta),
         )[1]
         with watched(view.model) as passes:
             step(method, view, batch, epoch=epoch, backward=heard(events))

@@ -145,15 +145,15 @@ class CountingTask:
         self._count.forward += self._size(batch)
         return self._task.loss_at(batch, delta)
 
-    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
+    def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
         self._count.forward += self._size(batch)
-        return self._task.peek(batch, delta)
+        return self._task.bare_logits(batch, delta)
 
-    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
+    def ascent_logits(self, batch: Batch, delta: Perturbation) -> Tensor:
         self._count.forward += self._size(batch)
-        return self._task.probe(batch, delta)
+        return self._task.ascent_logits(batch, delta)
 
-    def pair(
+    def paired_logits(
         self,
         batch: Batch,
         delta: Perturbation | Cut | None,
@@ -161,7 +161,7 @@ class CountingTask:
         both_losses: bool = False,
     ) -> tuple[Tensor, Tensor]:
         self._count.forward += 2 * self._size(batch)
-        return self._task.pair(batch, delta, fuse, both_losses)
+        return self._task.paired_logits(batch, delta, fuse, both_losses)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         self._count.forward += self._size(batch)

@@ -1,6 +1,4 @@
-"""Is it really on? One batch that proves, stream by stream, that δ arrives and does what it
-should.
-"""
+"""Proves with one batch that δ reaches every stream of a model and changes its predictions."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from advreg.methods.base import Batch
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: what was looked at, whether it passed, what was seen, and what to do if it
-    failed.
-    """
+    """The result of one check: its subject, the outcome, the evidence and a remedy."""
 
     stream: str
     check: str
@@ -40,26 +36,26 @@ def examine(
 
     Args:
         model: any Hugging Face model, bare or wrapped by PEFT.
-        batch: a batch of it; by default random tokens of unequal lengths.
-        site: where δ is to be added.
-        radius: l2 size, per sentence, of the δ that is tried.
+        batch: inputs of the model; by default random tokens of unequal lengths.
+        site: where δ is added.
+        radius: l2 norm, per sentence, of the δ to try.
     """
     try:
-        task = HFModelView(model, site=site, compute_loss=_predict_alone)
+        view = HFModelView(model, site=site, compute_loss=_predict_alone)
     except CheckpointingError as error:
         return [Finding("model", "gradient checkpointing", False, "reentrant", str(error))]
     except InjectionError as error:
         return [Finding("model", "site", False, f"'{site}' cannot be hooked", str(error))]
     batch = batch if batch is not None else random_batch(model)
     try:
-        embeddings = task.streams.embeddings(batch)
+        embeddings = view.streams.embeddings(batch)
     except InjectionError as error:
         return [Finding("model", "hook fires", False, "not once per pass", str(error))]
-    return list(_findings(task, batch, embeddings, Ball(radius)))
+    return list(_findings(view, batch, embeddings, Ball(radius)))
 
 
 def _predict_alone(model: Any, inputs: dict[str, Any], *_: Any) -> Tensor:
-    """The pass of a loss that is computed outside the model, which can always be fused."""
+    """A loss outside the model, whose pass can always be fused."""
     logits: Tensor = model(
         **{name: value for name, value in inputs.items() if name != "labels"}
     ).logits
@@ -67,22 +63,24 @@ def _predict_alone(model: Any, inputs: dict[str, Any], *_: Any) -> Tensor:
 
 
 def _findings(
-    task: HFModelView, batch: Batch, embeddings: dict[str, Tensor], ball: Ball
+    view: HFModelView, batch: Batch, embeddings: dict[str, Tensor], ball: Ball
 ) -> Iterator[Finding]:
-    zeros = task.zeros(batch)
+    zeros = view.zeros(batch)
     noise = ball.rescale(zeros.map(uniform_noise))
     for stream, embedding in embeddings.items():
-        module = type(task.streams.injection.sites[stream]).__name__
+        module = type(view.streams.injection.sites[stream]).__name__
         yield Finding(
             stream, "hook fires once per pass", True, f"{module}, output {tuple(embedding.shape)}"
         )
-    with torch.no_grad(), task.modes.evaluating():
-        clean = task.peek(batch)
-        yield _zero_changes_nothing(clean, task.peek(batch, zeros))
+    with torch.no_grad(), view.modes.evaluating():
+        clean = view.bare_logits(batch)
+        yield _zero_changes_nothing(clean, view.bare_logits(batch, zeros))
         for stream in embeddings:
-            yield _noise_changes_output(clean, task.peek(batch, only(stream, noise, zeros)), stream)
-        yield _fused_equals_two(task, batch, clean, noise)
-    for stream, gradient in _gradients(task, batch, noise).items():
+            yield _noise_changes_output(
+                clean, view.bare_logits(batch, only(stream, noise, zeros)), stream
+            )
+        yield _fused_equals_two(view, batch, clean, noise)
+    for stream, gradient in _gradients(view, batch, noise).items():
         yield _gradient_is_usable(gradient, stream)
     for stream, embedding in embeddings.items():
         yield _above_resolution(embedding, noise.values[stream], stream)
@@ -90,7 +88,10 @@ def _findings(
 
 def _zero_changes_nothing(clean: Tensor, zeroed: Tensor) -> Finding:
     gap = float((clean - zeroed).abs().max())
-    remedy = "the model draws noise of its own even in evaluation, which the penalty would measure as well; turn it off"
+    remedy = (
+        "the model draws its own noise even in evaluation, which the penalty would measure as "
+        "well; turn it off"
+    )
     return Finding(
         "model", "δ = 0 equals the clean pass", gap == 0, f"largest difference {gap:.1e}", remedy
     )
@@ -98,22 +99,25 @@ def _zero_changes_nothing(clean: Tensor, zeroed: Tensor) -> Finding:
 
 def _noise_changes_output(clean: Tensor, moved: Tensor, stream: str) -> Finding:
     gap = float((clean - moved).abs().max())
-    remedy = "δ arrives at a module whose output is not used, or is too small; choose another site or a larger radius"
+    remedy = (
+        "δ enters a module whose output is not used, or is too small; choose another site or a "
+        "larger radius"
+    )
     return Finding(
         stream, "δ ≠ 0 changes the output", gap > 0, f"largest difference {gap:.1e}", remedy
     )
 
 
 def _fused_equals_two(
-    task: HFModelView, batch: Batch, clean: Tensor, noise: Perturbation
+    view: HFModelView, batch: Batch, clean: Tensor, noise: Perturbation
 ) -> Finding:
     try:
-        first, second = task.pair(batch, noise)
+        first, second = view.paired_logits(batch, noise)
     except ValueError as error:
         return Finding(
             "model", "fused pass equals two passes", False, "batch statistics", str(error)
         )
-    separate = task.peek(batch, noise)
+    separate = view.bare_logits(batch, noise)
     gap = float(torch.maximum((first - clean).abs().max(), (second - separate).abs().max()))
     scale = float(clean.abs().max().clamp_min(1.0))
     limit = 100 * torch.finfo(clean.dtype).eps * scale
@@ -127,15 +131,14 @@ def _fused_equals_two(
     )
 
 
-def _gradients(task: HFModelView, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
+def _gradients(view: HFModelView, batch: Batch, noise: Perturbation) -> dict[str, Tensor]:
     """∇_δ of the divergence at δ = noise, in training mode, as an ascent takes it."""
     point = noise.leaf()
-    target = task.peek(batch).detach()
-    objective = task.divergence(target, task.probe(batch, point), batch, "symmetric_kl")
-    unused = sum(
-        0.0 * value.sum() for value in point.values.values()
-    )  # else autograd raises for an unused stream
-    return dict(task.gradient(objective + unused, point).values)
+    target = view.bare_logits(batch).detach()
+    objective = view.divergence(target, view.ascent_logits(batch, point), batch, "symmetric_kl")
+    # autograd would raise for an unused stream
+    unused = sum(0.0 * value.sum() for value in point.values.values())
+    return dict(view.gradient(objective + unused, point).values)
 
 
 def _gradient_is_usable(gradient: Tensor, stream: str) -> Finding:
@@ -156,7 +159,10 @@ def _gradient_is_usable(gradient: Tensor, stream: str) -> Finding:
 
 def _above_resolution(embedding: Tensor, noise: Tensor, stream: str) -> Finding:
     share = surviving_share(embedding, noise.to(embedding.device))
-    remedy = f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and use autocast (bf16)"
+    remedy = (
+        f"δ is rounded away in {embedding.dtype}; raise radius, or keep the weights in float32 and "
+        "use autocast (bf16)"
+    )
     return Finding(
         stream,
         "δ is above the dtype's resolution",
@@ -180,10 +186,10 @@ def random_batch(
     """Right-padded sentences of random tokens, with labels that fit the head.
 
     Args:
-        model: for which they are made, and on whose device.
+        model: the model to make them for, and on its device.
         seed: of the tokens and labels.
-        lengths: tokens of each sentence.
-        width: tokens that each is padded to; by default as many as the longest has.
+        lengths: number of tokens of each sentence.
+        width: padded length; by default the length of the longest sentence.
     """
     core = bare(model)
     generator = torch.Generator().manual_seed(seed)

@@ -23,7 +23,8 @@ from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
 from advreg.hf.lookahead import Ahead
 from advreg.hf.survey import survey, to_device
-from advreg.hf.view.view import ITEMS, SAMPLE_ID, HFModelView
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
+from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Batch, Method, Step, StepReport, decisive_options
 

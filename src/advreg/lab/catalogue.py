@@ -1,7 +1,7 @@
 """The methods and their options, read from the source without importing torch.
 
-The command's help and the reports need names, titles, types and defaults, and nothing that computes.
-So the modules of the methods are parsed for the arguments of ``@register`` and for each
+The command's help and the reports need names, titles, types and defaults, and nothing that
+computes. So the modules of the methods are parsed for the arguments of ``@register`` and for each
 ``name: type = option(default, help)`` of a class and its bases. These may use literals, ``Literal``
 types and constants of advreg.
 """
@@ -73,7 +73,9 @@ def _entry(module: str, name: str) -> Entry | None:
 
 @cache
 def _bound(module: str) -> dict[str, ast.stmt]:
-    """The statement that binds each name of a module: an import from advreg, a class, a constant."""
+    """The statement that binds each name of a module: an import from advreg, a class, a
+    constant.
+    """
     stem = _ROOT.joinpath(*module.split(".")[1:])
     path = stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
     found: dict[str, ast.stmt] = {}

@@ -49,13 +49,13 @@ class ModelView(Protocol):
         per backward.
         """
 
-    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        """f(x + δ) on the bare model: no task loss, and nothing is synchronised."""
+    def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
+        """f(x + δ) on the bare model: no task loss, no synchronisation between processes."""
 
-    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
-        """The same for the ascent: to be differentiated with respect to δ, and to nothing else."""
+    def ascent_logits(self, batch: Batch, delta: Perturbation) -> Tensor:
+        """f(x + δ) on the bare model for the ascent: differentiated with respect to δ only."""
 
-    def pair(
+    def paired_logits(
         self,
         batch: Batch,
         delta: Perturbation | Cut | None,
@@ -79,7 +79,7 @@ class ModelView(Protocol):
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The task loss of the pass that gave these logits: :meth:`logits`, or the clean ones of
-        :meth:`pair`.
+        :meth:`paired_logits`.
         """
 
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor]:

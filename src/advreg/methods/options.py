@@ -165,7 +165,7 @@ class AscentOptions(DropoutOptions, DivergenceOptions):
 
             def objective(delta: Perturbation) -> Tensor:
                 return view.divergence(
-                    target.detach(), view.probe(part, delta), part, self.divergence
+                    target.detach(), view.ascent_logits(part, delta), part, self.divergence
                 )
 
             return ascend(objective, start.part(rows), self.ascent, self.ball, view.gradient)

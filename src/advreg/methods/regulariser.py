@@ -49,12 +49,12 @@ class CleanPass:
         self, delta: Perturbation | Cut | None, fuse: bool = True, both_losses: bool = False
     ) -> Tensor:
         """f(x + δ), in one pass with the clean copy if that is still to be made; see
-        :meth:`ModelView.pair`.
+        :meth:`ModelView.paired_logits`.
         """
         if self._logits is None:
-            self._logits, perturbed = self.view.pair(self.batch, delta, fuse, both_losses)
+            self._logits, perturbed = self.view.paired_logits(self.batch, delta, fuse, both_losses)
             return perturbed
-        return self.view.peek(self.batch, delta)
+        return self.view.bare_logits(self.batch, delta)
 
 
 @dataclass(frozen=True)

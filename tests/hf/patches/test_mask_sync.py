@@ -44,8 +44,8 @@ def predictions(task: HFModelView, batch: dict[str, Any]) -> list[Any]:
     delta = task.zeros(batch).map(lambda values, _: torch.full_like(values, 0.1))
     parameters = dict(task.parameters())
     return [
-        task.logits(batch), task.logits(batch, delta), task.peek(batch, delta), task.probe(batch, delta),
-        *task.pair(batch, delta), task.averaged(batch, parameters),
+        task.logits(batch), task.logits(batch, delta), task.bare_logits(batch, delta), task.ascent_logits(batch, delta),
+        *task.paired_logits(batch, delta), task.averaged(batch, parameters),
     ]  # fmt: skip
 
 

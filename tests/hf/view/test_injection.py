@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.view.injection import (
-    Injection,
     InjectionError,
     add,
     bare,
@@ -49,7 +48,7 @@ def test_zero_is_the_clean_pass_bit_for_bit(family: str) -> None:
         outputs = []
         for delta in (None, zeros):
             torch.manual_seed(0)
-            outputs.append(task.peek(batch, delta))
+            outputs.append(task.bare_logits(batch, delta))
         assert torch.equal(*outputs)
 
 
@@ -65,8 +64,8 @@ def test_every_stream_moves_the_output_by_itself_and_by_what_was_added(family: s
     ).double()
     for stream in task.zeros(batch).values:
         values = {s: v + offset * (s == stream) for s, v in task.zeros(batch).values.items()}
-        outputs[stream] = task.peek(batch, Perturbation(values, task.masks(batch)))
-        assert not torch.allclose(outputs[stream], task.peek(batch), atol=1e-4)
+        outputs[stream] = task.bare_logits(batch, Perturbation(values, task.masks(batch)))
+        assert not torch.allclose(outputs[stream], task.bare_logits(batch), atol=1e-4)
     if family in ENCODER_DECODERS:
         assert not torch.allclose(outputs["encoder"], outputs["decoder"], atol=1e-4)
         return
@@ -76,7 +75,7 @@ def test_every_stream_moves_the_output_by_itself_and_by_what_was_added(family: s
         if head is not None and head.weight is table:  # tied: the head must not move along
             head.weight = nn.Parameter(table.clone())
         table += offset
-    assert torch.allclose(task.peek(batch), outputs["tokens"], atol=1e-5)
+    assert torch.allclose(task.bare_logits(batch), outputs["tokens"], atol=1e-5)
 
 
 def test_the_sum_is_taken_in_the_wider_precision_and_cast_back() -> None:
@@ -110,7 +109,7 @@ def test_a_perturbation_of_another_shape_is_refused() -> None:
     with pytest.raises(
         InjectionError, match=r"must have the embeddings' shape \(4, 10, 32\), got \(4, 12, 32\)"
     ):
-        task.peek(batch, task.zeros(wider))
+        task.bare_logits(batch, task.zeros(wider))
 
 
 def test_widths_follow_the_embeddings_and_not_the_layers() -> None:
@@ -142,16 +141,16 @@ def test_hooks_are_gone_when_the_forward_pass_raises() -> None:
     task = HFModelView(model)
     delta = task.zeros(batch)
     before = hooks(model)
-    clean = task.peek(batch, delta)
+    clean = task.bare_logits(batch, delta)
     broken = model.lm_head.register_forward_hook(
         lambda *_: (_ for _ in ()).throw(ZeroDivisionError())
     )
-    for call in (lambda: task.peek(batch, delta), lambda: task.streams.embeddings(batch)):
+    for call in (lambda: task.bare_logits(batch, delta), lambda: task.streams.embeddings(batch)):
         with pytest.raises(ZeroDivisionError):
             call()
         assert hooks(model) == before + 1
     broken.remove()
-    assert clean.shape == task.peek(batch, delta).shape  # and the next pass works
+    assert clean.shape == task.bare_logits(batch, delta).shape  # and the next pass works
 
 
 def test_a_pass_that_is_left_out_or_made_twice_is_noticed() -> None:
@@ -168,7 +167,7 @@ def test_a_pass_that_is_left_out_or_made_twice_is_noticed() -> None:
 
 def test_without_a_perturbation_nothing_is_hooked() -> None:
     model = tiny("bert")
-    with Injection(model).adding(None):
+    with HFModelView(model).streams.adding(None, tiny_batch("bert")):
         assert hooks(model) == 0
 
 
@@ -179,7 +178,7 @@ def warned(task: HFModelView, batch: dict[str, Tensor], scale: float) -> list[st
     delta = noise_of(task, batch, scale)
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
-        task.peek(batch, delta)
+        task.bare_logits(batch, delta)
     return [
         str(warning.message) for warning in caught if "survives rounding" in str(warning.message)
     ]
@@ -226,8 +225,8 @@ def test_the_block_is_where_positions_and_norm_are_in(family: str) -> None:
     assert find_sites(model, "block") == {"tokens": model.get_submodule(BLOCKS[family])}
     task = HFModelView(model, site="block")
     delta = noise_of(task, batch)
-    assert not torch.allclose(task.peek(batch), task.peek(batch, delta), atol=1e-4)
-    assert torch.equal(task.peek(batch), task.peek(batch, task.zeros(batch)))
+    assert not torch.allclose(task.bare_logits(batch), task.bare_logits(batch, delta), atol=1e-4)
+    assert torch.equal(task.bare_logits(batch), task.bare_logits(batch, task.zeros(batch)))
 
 
 def test_the_block_of_bart_is_its_embedding_norm_on_both_sides() -> None:
@@ -236,7 +235,9 @@ def test_the_block_of_bart_is_its_embedding_norm_on_both_sides() -> None:
     sites = {"encoder": encoder.layernorm_embedding, "decoder": decoder.layernorm_embedding}
     assert find_sites(model, "block") == sites
     task = HFModelView(model, site="block")
-    assert not torch.allclose(task.peek(batch), task.peek(batch, noise_of(task, batch)), atol=1e-4)
+    assert not torch.allclose(
+        task.bare_logits(batch), task.bare_logits(batch, noise_of(task, batch)), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_a_module_can_be_named() -> None:
     )
     delta = noise_of(named, batch)
     assert torch.equal(
-        named.peek(batch, delta), block.peek(batch, delta)
+        named.bare_logits(batch, delta), block.bare_logits(batch, delta)
     )  # what follows is dropout, which is off
 
 
@@ -337,9 +338,9 @@ def test_a_cut_is_a_perturbation_by_minus_the_embedding(family: str) -> None:
     masks, embeddings = task.masks(batch), task.streams.embeddings(batch)
     gone = {stream: mask & (torch.arange(mask.shape[1]) % 3 == 1) for stream, mask in masks.items()}
     values = {stream: -embeddings[stream] * gone[stream][..., None] for stream in gone}
-    cut = task.peek(batch, Cut(gone))
-    assert torch.allclose(cut, task.peek(batch, Perturbation(values, masks)), atol=1e-12)
-    assert not torch.allclose(cut, task.peek(batch), atol=1e-4)
+    cut = task.bare_logits(batch, Cut(gone))
+    assert torch.allclose(cut, task.bare_logits(batch, Perturbation(values, masks)), atol=1e-12)
+    assert not torch.allclose(cut, task.bare_logits(batch), atol=1e-4)
     assert hooks(model) == 0
 
 
@@ -364,7 +365,7 @@ def test_a_doubled_batch_is_cut_in_its_second_half() -> None:
             for stream, mask in task.masks(batch).items()
         }
     )
-    clean, perturbed = task.pair(batch, cut)
-    assert torch.allclose(clean, task.peek(batch), atol=1e-12)
-    assert torch.allclose(perturbed, task.peek(batch, cut), atol=1e-12)
+    clean, perturbed = task.paired_logits(batch, cut)
+    assert torch.allclose(clean, task.bare_logits(batch), atol=1e-12)
+    assert torch.allclose(perturbed, task.bare_logits(batch, cut), atol=1e-12)
     assert not torch.allclose(clean, perturbed, atol=1e-4)

@@ -62,9 +62,9 @@ def test_each_document_of_a_row_has_a_ball_of_its_own(by: str) -> None:
     task, batch = HFModelView(tiny("llama-lm", dropout=0.0)), packed([3, 5], by)
     delta = Ball(0.5).rescale(task.zeros(batch).map(uniform_noise))
     assert delta.sentence_norm().tolist() == pytest.approx([0.5, 0.5])
-    clean, moved = task.pair(batch, delta)
+    clean, moved = task.paired_logits(batch, delta)
     assert moved.shape == clean.shape == (1, 8, 50)
-    assert torch.equal(clean, task.pair(batch, task.zeros(batch))[1])
+    assert torch.equal(clean, task.paired_logits(batch, task.zeros(batch))[1])
 
 
 def test_a_document_s_perturbation_stays_in_its_document() -> None:
@@ -73,7 +73,7 @@ def test_a_document_s_perturbation_stays_in_its_document() -> None:
     first = zeros.map(
         lambda values, mask: torch.where(torch.arange(2)[:, None, None] == 0, 1.0, 0.0) + values
     )
-    moved = (task.peek(batch, first) - task.peek(batch, zeros)).abs().sum(-1)[0]
+    moved = (task.bare_logits(batch, first) - task.bare_logits(batch, zeros)).abs().sum(-1)[0]
     assert bool((moved[:3] > 0).all())
     assert float(moved[3:].max()) < 1e-5  # attention keeps documents apart
 
@@ -104,8 +104,8 @@ def test_the_copies_of_packed_rows_are_equal_under_a_kernel_that_reads_boundarie
     task = HFModelView(tiny("llama-lm", dropout=0.0, attn_implementation="emulated_varlen"))
     batch = packed([3, 5], "bounds")
     batch |= {"cu_seq_lens_k": batch["cu_seq_lens_q"], "max_length_q": 5, "max_length_k": 5}
-    clean, perturbed = task.pair(batch, task.zeros(batch))
+    clean, perturbed = task.paired_logits(batch, task.zeros(batch))
     assert torch.equal(clean, perturbed)
     apart = HFModelView(tiny("llama-lm", dropout=0.0))
-    alone = apart.peek({"input_ids": batch["input_ids"][:, 3:]})
+    alone = apart.bare_logits({"input_ids": batch["input_ids"][:, 3:]})
     torch.testing.assert_close(clean[:, 3:], alone, atol=1e-5, rtol=1e-5)

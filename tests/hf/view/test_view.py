@@ -143,7 +143,7 @@ def test_the_divergence_counts_the_items_of_the_loss_one_by_one(family: str) -> 
     it.
     """
     task, batch = HFModelView(quiet(family)), tiny_batch(family)
-    clean, perturbed = task.pair(batch, noise_of(task, batch))
+    clean, perturbed = task.paired_logits(batch, noise_of(task, batch))
     total, items = 0.0, 0
     for row in range(4):
         if family == "bert":
@@ -230,10 +230,10 @@ def test_a_fused_pair_is_two_passes(family: str) -> None:
     task, batch = HFModelView(tiny(family, dtype=torch.float64).eval()), tiny_batch(family)
     delta = noise_of(task, batch)
     with torch.no_grad():
-        clean, perturbed = task.pair(batch, delta)
-        one, other = task.pair(batch, delta, fuse=False)
-        assert torch.equal(one, task.peek(batch))
-        assert torch.equal(other, task.peek(batch, delta))
+        clean, perturbed = task.paired_logits(batch, delta)
+        one, other = task.paired_logits(batch, delta, fuse=False)
+        assert torch.equal(one, task.bare_logits(batch))
+        assert torch.equal(other, task.bare_logits(batch, delta))
     assert torch.allclose(clean, one, atol=1e-5)
     assert torch.allclose(perturbed, other, atol=1e-5)
     assert float((clean - perturbed).abs().max()) > 1e-3
@@ -242,8 +242,34 @@ def test_a_fused_pair_is_two_passes(family: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "bart", "gpt2"])
 def test_the_halves_of_a_fused_pair_have_their_own_dropout(family: str) -> None:
     task, batch = HFModelView(tiny(family, dropout=0.3)), tiny_batch(family)
-    clean, perturbed = task.pair(batch, task.zeros(batch))
+    clean, perturbed = task.paired_logits(batch, task.zeros(batch))
     assert float((clean - perturbed).detach().abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("both_losses", [False, True])
+def test_when_the_fused_pass_runs_out_of_memory_there_are_two(
+    both_losses: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, batch, rows = quiet("bert"), tiny_batch("bert"), list[int]()
+
+    def limit(module: nn.Module, args: Any, kwargs: dict[str, Tensor]) -> None:
+        rows.append(len(kwargs["input_ids"]))
+        if rows[-1] > 4:
+            raise torch.OutOfMemoryError("out of memory, says the test")
+
+    task = HFModelView(model)
+    delta = noise_of(task, batch)
+    clean, perturbed = task.paired_logits(batch, delta, fuse=False, both_losses=both_losses)
+    expected = task.loss(clean, batch)
+    handle = model.register_forward_pre_hook(limit, with_kwargs=True)
+    for _ in range(2):
+        found = task.paired_logits(batch, delta, both_losses=both_losses)
+        assert torch.equal(found[0], clean)
+        assert torch.equal(found[1], perturbed)
+        assert torch.equal(task.loss(found[0], batch), expected)
+    assert rows == [8, 4, 4, 4, 4]
+    assert caplog.text.count("out of memory in the fused pass") == 1
+    handle.remove()
 
 
 def test_batch_statistics_and_the_fused_pass_do_not_go_together() -> None:
@@ -254,8 +280,8 @@ def test_batch_statistics_and_the_fused_pass_do_not_go_together() -> None:
         ValueError,
         match="fuse must be off for this model: 'dropout' takes statistics over the batch",
     ):
-        task.pair(batch, task.zeros(batch))
-    clean, perturbed = task.pair(batch, task.zeros(batch), fuse=False)
+        task.paired_logits(batch, task.zeros(batch))
+    clean, perturbed = task.paired_logits(batch, task.zeros(batch), fuse=False)
     assert torch.equal(clean, perturbed)
 
 
@@ -266,19 +292,21 @@ def test_only_the_pass_that_computes_the_loss_goes_through_the_wrapper() -> None
     wrapper.forward = lambda **inputs: (rows.append(len(inputs["input_ids"])), model(**inputs))[1]  # type: ignore[method-assign]
     task.train_through(wrapper)
     delta = noise_of(task, batch)
-    task.pair(batch, delta)
-    task.pair(batch, delta, fuse=False)
-    task.peek(batch, delta)
+    task.paired_logits(batch, delta)
+    task.paired_logits(batch, delta, fuse=False)
+    task.bare_logits(batch, delta)
     task.loss_at(batch, delta)
     assert rows == [8, 4, 4]
 
 
-def test_a_probe_of_a_model_that_is_not_compiled_is_a_look_at_it_and_counts_as_one_pass() -> None:
+def test_eager_ascent_logits_are_bare_logits_and_count_as_one_pass() -> None:
     task, batch, count = HFModelView(quiet("bert")), tiny_batch("bert"), PassCount()
     task.train_through(nn.Module())  # which has no forward: nothing may go through the wrapper
     delta = noise_of(task, batch)
-    assert torch.equal(CountingTask(task, count).probe(batch, delta), task.peek(batch, delta))
-    assert not torch.equal(task.probe(batch, delta), task.peek(batch))
+    assert torch.equal(
+        CountingTask(task, count).ascent_logits(batch, delta), task.bare_logits(batch, delta)
+    )
+    assert not torch.equal(task.ascent_logits(batch, delta), task.bare_logits(batch))
     assert count == PassCount(forward=1)
 
 
@@ -293,7 +321,7 @@ def test_neither_labels_nor_ids_reach_the_model_and_nothing_is_kept_for_generati
             lambda module, args, kwargs, output: seen.append(kwargs), with_kwargs=True
         )
         task = HFModelView(model)
-        task.pair(batch, task.zeros(batch))
+        task.paired_logits(batch, task.zeros(batch))
         names = {"input_ids", "attention_mask"} | (
             {"decoder_input_ids"} if family == "marian" else set()
         )
@@ -395,10 +423,10 @@ def test_the_gradient_is_a_difference_quotient_and_touches_no_parameter(family: 
     for name, value in model.named_parameters():
         value.requires_grad_("layer" not in name)  # frozen in the middle
     task = HFModelView(model)
-    target, point = task.peek(batch).detach(), noise_of(task, batch, 0.3).leaf()
+    target, point = task.bare_logits(batch).detach(), noise_of(task, batch, 0.3).leaf()
 
     def objective(delta: Perturbation) -> Tensor:
-        return task.divergence(target, task.peek(batch, delta), batch, "kl")
+        return task.divergence(target, task.bare_logits(batch, delta), batch, "kl")
 
     gradient = task.gradient(objective(point), point)
     assert all(value.grad is None for value in model.parameters())
@@ -419,7 +447,9 @@ def test_the_gradient_passes_through_lora_and_a_frozen_model() -> None:
     for model in (plain, adapted, frozen):
         task = HFModelView(model)
         point = noise_of(task, batch).leaf()
-        objective = task.divergence(task.peek(batch).detach(), task.peek(batch, point), batch, "kl")
+        objective = task.divergence(
+            task.bare_logits(batch).detach(), task.bare_logits(batch, point), batch, "kl"
+        )
         found.append(task.gradient(objective, point).values["tokens"])
     assert torch.allclose(found[1], found[0], atol=1e-7)
     assert torch.allclose(found[2], found[0], atol=1e-7)
@@ -479,7 +509,7 @@ def test_reentrant_checkpointing_that_starts_later_is_explained_when_it_fails() 
     with pytest.raises(
         CheckpointingError, match="reentrant gradient checkpointing cannot be differentiated"
     ):
-        task.gradient(task.peek(batch, point).sum(), point)
+        task.gradient(task.bare_logits(batch, point).sum(), point)
     with pytest.raises(CheckpointingError, match="reentrant"):
         HFModelView(model)
 
@@ -499,24 +529,24 @@ def test_dropout_modes() -> None:
     model, batch = tiny("bert", dropout=0.3), tiny_batch("bert")
     task = HFModelView(model)
     with task.dropout("fresh"):
-        assert not torch.equal(task.peek(batch), task.peek(batch))
+        assert not torch.equal(task.bare_logits(batch), task.bare_logits(batch))
     with task.dropout("shared"):
         first, second, third = (
-            task.peek(batch),
+            task.bare_logits(batch),
             task.logits(batch),
             task.averaged(batch, task.parameters()),
         )
     assert torch.equal(first, second)
     assert torch.equal(first, third)
     with task.dropout("off"):
-        off = task.peek(batch)
-        assert torch.equal(off, task.peek(batch))
+        off = task.bare_logits(batch)
+        assert torch.equal(off, task.bare_logits(batch))
     assert model.training
     assert torch.equal(off, model.eval()(**batch).logits)
     assert not torch.equal(first, off)
     model.train()
     assert not torch.equal(
-        task.peek(batch), task.peek(batch)
+        task.bare_logits(batch), task.bare_logits(batch)
     )  # nothing of "shared" or "off" is left
 
 
@@ -525,7 +555,7 @@ def test_shared_masks_are_new_ones_at_the_next_step() -> None:
     found = []
     for _ in range(2):
         with task.dropout("shared"):
-            found.append(task.peek(batch))
+            found.append(task.bare_logits(batch))
     assert not torch.equal(*found)
 
 
@@ -535,7 +565,7 @@ def test_an_error_inside_leaves_no_dropout_mode_behind() -> None:
         with pytest.raises(ZeroDivisionError), task.dropout(mode):
             raise ZeroDivisionError
         assert task.model.training
-        assert not torch.equal(task.peek(batch), task.peek(batch))
+        assert not torch.equal(task.bare_logits(batch), task.bare_logits(batch))
 
 
 def test_evaluating_gives_mixed_training_flags_back() -> None:
@@ -553,7 +583,7 @@ def test_evaluating_gives_mixed_training_flags_back() -> None:
 
 
 @every_family
-def test_a_look_leaves_no_trace(family: str) -> None:
+def test_reading_embeddings_leaves_no_trace(family: str) -> None:
     model, batch = tiny(family), tiny_batch(family)
     model.base_model.eval()
     task = HFModelView(model)
@@ -574,7 +604,7 @@ def test_a_look_leaves_no_trace(family: str) -> None:
     assert all(value.dim() == 3 and not value.requires_grad for value in seen.values())
 
 
-def test_a_look_gives_back_the_random_numbers_of_a_model_that_draws_when_it_is_evaluated() -> None:
+def test_reading_embeddings_gives_back_the_random_numbers_that_a_model_draws() -> None:
     model, batch = quiet("bert"), tiny_batch("bert")
     model.classifier.register_forward_hook(
         lambda module, inputs, output: output + torch.rand_like(output)
@@ -610,9 +640,9 @@ def test_the_context_is_entered_around_every_pass() -> None:
     task, batch = HFModelView(quiet("bert"), context=Context), tiny_batch("bert")
     delta = task.zeros(batch)
     for call in (
-        lambda: task.peek(batch),
+        lambda: task.bare_logits(batch),
         lambda: task.logits(batch, delta),
-        lambda: task.pair(batch, delta),
+        lambda: task.paired_logits(batch, delta),
         lambda: task.averaged(batch, task.parameters()),
         lambda: task.streams.embeddings(batch),
     ):

@@ -133,7 +133,7 @@ def found() -> dict[str, dict[str, Tensor]]:
     """
     batch, perturbations = batch_of("bert", 4), {}
     task = HFModelView(exact("bert"), site="block")
-    clean = task.peek(batch).detach()
+    clean = task.bare_logits(batch).detach()
     for reading, options in {
         "preset": {},
         "text": {"step_rule": "gradient", "step_end": "project"},
@@ -150,7 +150,9 @@ def found() -> dict[str, dict[str, Tensor]]:
                 place: delta.values["tokens"][delta.masks["tokens"]]
                 for place, delta in places.items()
             },
-            "effect": task.divergence(clean, task.peek(batch, places["end"]), batch, "kl").detach(),
+            "effect": task.divergence(
+                clean, task.bare_logits(batch, places["end"]), batch, "kl"
+            ).detach(),
         }
         for reading, places in perturbations.items()
     }

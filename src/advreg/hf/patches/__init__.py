@@ -1,1 +1,1 @@
-"""Work-arounds for other libraries; README.md says what each does and when it can go."""
+"""Work-arounds for other libraries; README.md lists what each does and when it can go."""

@@ -1,5 +1,11 @@
-"""``torch.compile`` for the layers of a model, each kind of which is compiled once, and for losses
-of its logits.
+"""Compiles the layers of a model in place, and losses of its logits.
+
+What: ``torch.compile`` for each layer of a stack; like layers share their graphs.
+Why: accelerate's ``compile_regions`` compiles a copy of the model, in which parameters have other
+names and which runs the uncompiled layers in mixed precision, before the second change below.
+Upstream: https://github.com/huggingface/accelerate/pull/3597 (in place; closed) and
+https://github.com/huggingface/accelerate/pull/4188 (merged).
+Remove when: accelerate's regional compilation works in place and for batches of any shape.
 """
 
 from __future__ import annotations
@@ -12,26 +18,25 @@ from typing import Any
 import torch
 from torch import nn
 
-_GRAPHS = 64  # of one function; each kind of layer, pass and mask has its own
+_GRAPHS = 64  # per function: each kind of layer, pass and mask has its own
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:
     """Compile the layers of a model in place, by ``torch.compile``, for batches of any shape.
 
-    Layers that are alike share their graphs, however many there are. What lies around them, such as
-    the embeddings, where δ is added, and the head, stays as it was. Names of parameters do not
-    change, so that checkpoints do not either.
+    Like layers share their graphs, however many there are. The rest of the model, such as the
+    embeddings, where δ is added, and the head, stays eager. Names of parameters do not change, so
+    checkpoints do not either.
 
     Args:
         model: any model with stacks of layers, before its ``Trainer`` is made.
-        options: of ``torch.compile``.
+        options: passed to ``torch.compile``.
     """
     layers = list(layers_of(model))
     if not layers:
         raise ValueError(
             f"compile_layers must be off for {type(model).__name__}, which has no stack of like "
-            "layers; "
-            "torch_compile=True compiles any model as a whole"
+            "layers; torch_compile=True compiles any model as a whole"
         )
     allow_many_graphs()
     for layer in layers:
@@ -39,8 +44,8 @@ def compile_layers(model: nn.Module, **options: Any) -> None:
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of all stacks: lists of modules of one class, which have parts themselves; not
-    what is inside them.
+    """The layers of all stacks, which are lists of modules of one class with parts; outermost
+    stacks only.
     """
     parts = list(module.children())
     is_stack = isinstance(module, nn.ModuleList) and len({type(part) for part in parts}) == 1
@@ -53,21 +58,19 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors under ``torch.compile``, whoever calls it: there is one of each."""
+    """The one compiled version of a function of tensors."""
     allow_many_graphs()
     return torch.compile(function)
 
 
 def allow_many_graphs() -> None:
-    """Let a function have a graph for each kind of pass; torch would give up after a few."""
+    """Let a function have a graph for each kind of pass; torch would stop after a few."""
     limits: Any = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
 
 
 @contextmanager
 def not_compiled() -> Iterator[None]:
-    """Nothing that is called here is compiled, or run as a graph: beam search, and what is called
-    once.
-    """
+    """Within, nothing is compiled or run as a graph, as for beam search and for single calls."""
     with torch.compiler.set_stance("force_eager"):
         yield

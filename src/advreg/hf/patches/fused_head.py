@@ -1,5 +1,10 @@
-"""TRL's fused head computes a loss without logits; here are the same fields, from the logits that a
-penalty needs.
+"""Rebuilds the output of TRL's fused head from logits, which a penalty needs.
+
+What: returns the same per-token fields as TRL's patched forward pass.
+Why: ``SFTTrainer`` replaces a model's forward pass by one that computes the loss without logits,
+and reads its fields for metrics. A method that compares predictions needs the plain forward pass.
+Upstream: https://github.com/huggingface/trl/pull/5575 (TRL 1.16 has the fields used here).
+Remove when: TRL's fused head can return logits on request.
 """
 
 from __future__ import annotations
@@ -14,12 +19,11 @@ from advreg.core.divergence import widen
 from advreg.hf.view.head import IGNORED, Head
 
 FUSED_HEAD = "fused_lm_head"
-_ROWS_AT_ONCE = 2048  # positions whose entropy is computed at once
+_ROWS_AT_ONCE = 2048  # positions per chunk of the entropy
 
 
 def fused_head_output(logits: Tensor, labels: Tensor, head: Head, output: Any) -> Any:
-    """What TRL's patched forward pass returns: per-token fields that are zero where there is no
-    label.
+    """The output of TRL's patched forward pass; fields per token are zero without a label.
 
     Args:
         logits: of the clean copy, (B, T, V).
@@ -36,14 +40,13 @@ def fused_head_output(logits: Tensor, labels: Tensor, head: Head, output: Any) -
     )
     log_probs = -losses.view(labels.shape)
     entropy, is_top1 = _measures(logits[mask].detach(), labels[mask])
-    aux_loss = getattr(output, "aux_loss", None)
     return FusedCausalLMOutput(
         loss=-log_probs.sum() / mask.sum().clamp(min=1),
         log_probs=log_probs,
         entropy=torch.zeros_like(log_probs).masked_scatter(mask, entropy),
         is_top1=torch.zeros_like(mask).masked_scatter(mask, is_top1),
         label_mask=mask,
-        aux_loss=aux_loss,
+        aux_loss=getattr(output, "aux_loss", None),
     )
 
 

@@ -1,4 +1,12 @@
-"""LayerDrop that drops nothing, kept out of compiled graphs."""
+"""Keeps a disabled LayerDrop out of compiled graphs.
+
+What: within a pass, ``torch.rand([])`` returns 1, which keeps the layer.
+Why: Marian, BART and related models draw before each layer in training whether to drop it (Fan et
+al. 2020), even with probability 0. ``torch.compile`` cannot follow a branch on a tensor: it would
+break the graph at every layer and compile each piece.
+Upstream: https://github.com/pytorch/pytorch/issues/95425 (closed).
+Remove when: transformers draws only if ``layerdrop`` is above 0.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +26,10 @@ def _rand_but_for_layers(*size: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def layers_kept() -> Iterator[None]:
-    """A model that draws whether to drop a layer, ``torch.rand([])``, finds 1: keep it.
+    """Within, a model keeps each layer for which it draws.
 
-    Marian, BART and their kin draw before each layer in training, also where none is ever dropped
-    (Fan et al. 2020). ``torch.compile`` cannot follow a branch on a tensor: it would cut the graph
-    at every layer, and compile each piece. The function is replaced while a pass is made, since a
-    ``TorchFunctionMode`` is not asked for it by every version of torch.
+    The function is replaced, because a ``TorchFunctionMode`` does not see this call in every
+    version of torch.
     """
     torch.rand = _rand_but_for_layers
     try:
@@ -33,6 +39,6 @@ def layers_kept() -> Iterator[None]:
 
 
 def has_disabled_layerdrop(model: nn.Module) -> bool:
-    """Does the model draw whether to drop layers, and drops none?"""
+    """Whether the model draws for its layers although all its probabilities are 0."""
     shares = [module.layerdrop for module in model.modules() if hasattr(module, "layerdrop")]
     return bool(shares) and not any(shares)

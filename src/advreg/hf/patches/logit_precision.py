@@ -1,4 +1,12 @@
-"""Logits in the precision they were computed in, for losses that widen what they read."""
+"""Keeps logits in the precision of the last matrix product, for losses that widen them.
+
+What: within a pass, accelerate's conversion of outputs to float32 and a bias of zeros are skipped.
+Why: both would copy the logits to float32, and their gradient back. Over a vocabulary such a copy
+is among the largest tensors of a step, and the compiled losses widen what they read. The numbers
+are the same.
+Upstream: https://github.com/huggingface/accelerate/issues/3477 (closed without a change).
+Remove when: accelerate can leave outputs in their own precision.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +20,14 @@ import torch
 from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
 
-_BIAS = "final_logits_bias"  # of Marian, BART and their kin: a buffer, which no training changes
+_BIAS = "final_logits_bias"  # a buffer of Marian, BART and related models, never trained
 
 
 class NarrowLogits:
-    """Passes in mixed precision whose logits are what the last matrix product made of them.
-
-    Two things would copy them to float32, and their gradient back: accelerate widens all that a
-    forward returns, and a bias in float32 does so when it is added, even where it is zero. Of a
-    vocabulary's logits such a copy is among the largest tensors there are. The numbers are the
-    same.
+    """Passes in mixed precision whose logits are not widened.
 
     Args:
-        model: as accelerate prepares it, sooner or later.
+        model: the model that accelerate prepares, now or later.
         core: the same without adapters around it.
     """
 
@@ -33,7 +36,7 @@ class NarrowLogits:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Around a pass; afterwards the model is as it was."""
+        """Within, logits stay narrow; afterwards the model is unchanged."""
         forward, bias = vars(self._model).get("forward"), self._core._buffers.get(_BIAS)
         narrow, nothing = as_computed(self._model, forward), self._nothing
         if narrow is not None:
@@ -50,17 +53,16 @@ class NarrowLogits:
 
     @cached_property
     def _nothing(self) -> Tensor | None:
-        """A zero without dimensions, which widens nothing, for a bias of zeros; the first pass
-        looks at that once.
+        """A zero without dimensions, which widens nothing, in place of a bias of zeros.
+
+        The bias is inspected in the first pass.
         """
         bias = self._core._buffers.get(_BIAS)
         return None if bias is None or bool(torch.any(bias)) else bias.new_zeros(())
 
 
 def as_computed(model: nn.Module, forward: Any) -> Any:
-    """What accelerate's forward of a model calls, before it widens what comes out; none if it does
-    not.
-    """
+    """The method that accelerate's forward calls before it widens the outputs, or None."""
     widens = getattr(forward, "__wrapped__", None)
     if not isinstance(widens, ConvertOutputsToFp32):
         return None

@@ -1,29 +1,30 @@
-"""Attention masks of which the host knows whether they hide anything, so that no pass waits for a
-GPU to tell.
+"""Saves the GPU synchronisation by which transformers inspects attention masks.
+
+What: within a pass, transformers' checks for padding get their answer from the collator.
+Why: a mask without padding is dropped, which allows a faster attention kernel. transformers checks
+for that with ``mask.all()`` on the GPU in every pass, three times in an encoder–decoder. The host
+waits there for all queued work, and then the GPU waits for the host.
+Upstream: https://github.com/huggingface/transformers/pull/43088 (open; generation only).
+Remove when: transformers accepts a hint about padding in training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 from torch import Tensor
 from transformers import masking_utils
 
 PADDED = "padded"
-"""Entry of a batch: for each of its masks, does it hide a position?"""
+"""Entry of a batch: for each of its masks, whether it hides a position."""
 
 _MASKS = ("attention_mask", "decoder_attention_mask")
 
-Ignore = Callable[..., Any]
-
 
 def padding_of(batch: Mapping[str, Any]) -> dict[str, bool]:
-    """Which masks of a batch, where it is made, hide a position; what is no mask of tokens is left
-    out.
-    """
+    """Which token masks of a batch hide a position; computed where the batch is made."""
     masks = {
         name: batch[name]
         for name in _MASKS
@@ -34,46 +35,33 @@ def padding_of(batch: Mapping[str, Any]) -> dict[str, bool]:
 
 @contextmanager
 def known_padding(padded: Mapping[str, bool], is_encoder_decoder: bool) -> Iterator[None]:
-    """Inside, transformers need not look into masks.
-
-    A mask that hides nothing is not used, which lets attention take a faster kernel. To know,
-    transformers asks the GPU in every pass, three times for an encoder–decoder, and the host waits
-    until all that was queued before is done; then the GPU waits for the host. Here the answer is
-    the same, but comes from where the batch was made.
+    """Within, transformers reads no mask to find out whether it hides a position.
 
     Args:
-        padded: what :func:`padding_of` said of the batch. A decoder's mask that is not in it hides
-            nothing.
-        is_encoder_decoder: has the model a decoder with a mask of its own?
+        padded: the result of :func:`padding_of`. A decoder's mask that is missing hides nothing.
+        is_encoder_decoder: whether the model has a decoder with its own mask.
     """
-    answers = {
-        "_ignore_bidirectional_mask_sdpa": padded.get("attention_mask"),
-        "_ignore_causal_mask_sdpa": padded.get("decoder_attention_mask", False)
-        if is_encoder_decoder
-        else padded.get("attention_mask"),
+    text = padded.get("attention_mask")
+    causal = padded.get("decoder_attention_mask", False) if is_encoder_decoder else text
+    answers = {"_ignore_bidirectional_mask_sdpa": text, "_ignore_causal_mask_sdpa": causal}
+    functions = vars(masking_utils)
+    before = {
+        name: functions[name]
+        for name, is_padded in answers.items()
+        if is_padded is not None and name in functions
     }
-    known = {
-        name: answer
-        for name, answer in answers.items()
-        if answer is not None and hasattr(masking_utils, name)
-    }
-    before = {name: getattr(masking_utils, name) for name in known}
-    for name, is_padded in known.items():
-        setattr(masking_utils, name, _answering(before[name], is_padded))
+    for name, ignore in before.items():
+        functions[name] = _answering(ignore, bool(answers[name]))
     try:
         yield
     finally:
-        for name, ignore in before.items():
-            setattr(masking_utils, name, ignore)
+        functions.update(before)
 
 
-def _answering(ignore: Ignore, is_padded: bool) -> Ignore:
-    """May a mask be ignored? Not if it hides something; otherwise what holds where there is
-    none.
-    """
+def _answering(ignore: Callable[..., bool], is_padded: bool) -> Callable[..., bool]:
+    """transformers' check, which keeps a mask with padding and sees no mask otherwise."""
 
-    @wraps(ignore)
-    def answer(padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+    def answer(padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
         return not (is_padded and padding_mask is not None) and ignore(None, *args, **kwargs)
 
     return answer

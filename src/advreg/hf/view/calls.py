@@ -44,7 +44,7 @@ class Calls:
 
     @property
     def compiles_losses(self) -> bool:
-        """Whether losses are compiled by themselves, beside the parts of the model."""
+        """Whether losses are compiled separately, because no graph of the model holds them."""
         return self.is_compiled and not self.is_whole
 
 
@@ -55,7 +55,7 @@ def calls_of(model: nn.Module, half: bool, widens: bool, trained: nn.Module) -> 
         model: the model, neither compiled as a whole nor wrapped.
         half: whether the model runs in float16.
         widens: whether the loss widens logits itself, so that they may stay narrow.
-        trained: the model as it is trained.
+        trained: the model that makes the trained pass.
     """
     parts = compiled_parts(trained)
     if not parts:
@@ -126,7 +126,7 @@ def call_constant(model: nn.Module, **inputs: Any) -> Any:
 
 @contextmanager
 def constant_parameters(model: nn.Module) -> Iterator[None]:
-    """Within, each parameter is a constant that shares its memory, wherever it is used."""
+    """Within, each parameter is a constant that shares its memory, in all places that use it."""
     places: list[tuple[dict[str, Any], str, Tensor]] = [
         (module._parameters, name, value)
         for module in model.modules()

@@ -1,13 +1,19 @@
-"""A doubled batch: clean in its first half and perturbed in its second."""
+"""Fused passes over a doubled batch: clean in its first half and perturbed in its second."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
-from torch import Tensor, cat
+import torch
+from torch import Tensor, nn
 
+from advreg.hf.view.head import Head
 from advreg.methods.base import Batch
+
+logger = logging.getLogger(__name__)
 
 _MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _PACKED = (
@@ -20,26 +26,103 @@ _PACKED = (
 )
 
 
+class Fusing:
+    """Decides whether clean and perturbed copies go in one pass.
+
+    Args:
+        core: the Hugging Face model without wrappers.
+        head: its prediction head.
+    """
+
+    def __init__(self, core: nn.Module, head: Head) -> None:
+        self._core, self._head = core, head
+        self._allowed = True
+        self._reported: set[str] = set()
+        self._used = False  # in the last trained pass
+
+    def begin_pass(self, is_doubled: bool) -> None:
+        """Note that a trained pass begins, whose inputs may hold both copies already."""
+        self._used = is_doubled
+
+    def doubled(self, inputs: Mapping[str, Any], keeps_labels: bool) -> dict[str, Any] | None:
+        """The inputs of a fused pass; None if there must be two."""
+        self._used = self.may_double(inputs, keeps_labels)
+        return twice(inputs) if self._used else None
+
+    def may_double(self, inputs: Mapping[str, Any], keeps_labels: bool = False) -> bool:
+        """Whether a doubled pass is valid and has the same loss; the log says once why not.
+
+        Args:
+            inputs: the arguments of the forward pass.
+            keeps_labels: whether the labels are among them, for a loss that only the model can
+                compute.
+        """
+        if not self._allowed:
+            return False
+        self._refuse_batch_statistics()
+        if keeps_labels:
+            reason: str | None = (
+                f"{type(self._core).__name__} computes a loss that is not known to be a plain mean"
+            )
+        elif self._head.adds_router_loss(inputs):
+            reason = "the router's loss covers all rows"
+        else:
+            reason = reason_against(inputs)
+        if reason is not None and reason not in self._reported:
+            self._reported.add(reason)
+            logger.warning("clean and perturbed copies go in two passes: %s", reason)
+        return reason is None
+
+    def stop(self) -> bool:
+        """Make two passes from now on if the last trained pass was fused, as memory ran out.
+
+        Returns false if that cannot help: nothing was fused, or there are several processes, which
+        would wait for the one that repeats a pass.
+        """
+        if not self._used or torch.distributed.is_initialized():
+            return False
+        self._allowed = self._used = False
+        logger.warning(
+            "out of memory in the fused pass; clean and perturbed copies go in two passes from now "
+            "on"
+        )
+        return True
+
+    @cached_property
+    def _batch_norms(self) -> dict[str, nn.Module]:
+        kind = nn.modules.batchnorm._BatchNorm
+        return {
+            name: module for name, module in self._core.named_modules() if isinstance(module, kind)
+        }
+
+    def _refuse_batch_statistics(self) -> None:
+        for name, module in self._batch_norms.items():
+            if module.training:
+                raise ValueError(
+                    f"fuse must be off for this model: '{name}' takes statistics over the batch, "
+                    "and the fused pass would mix clean and perturbed samples in them"
+                )
+
+
 def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The batch followed by itself."""
-    size = rows_of(inputs)
-    return {
-        name: cat([value, value]) if is_per_sample(value, size) else value
-        for name, value in inputs.items()
-    }
+    return _per_sample(inputs, lambda value: torch.cat([value, value]))
 
 
 def part_of(batch: Batch, rows: slice) -> dict[str, Any]:
-    """Some of the samples of a batch, padded as they were."""
+    """Some of the samples of a batch, with its padding."""
+    return _per_sample(batch, lambda value: value[rows])
+
+
+def _per_sample(batch: Batch, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The batch with a change to each entry that has a row per sample."""
     size = rows_of(batch)
     return {
-        name: value[rows] if is_per_sample(value, size) else value for name, value in batch.items()
+        name: change(value)
+        if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
+        else value
+        for name, value in batch.items()
     }
-
-
-def is_per_sample(value: Any, size: int) -> bool:
-    """Whether a batch's entry has a row for each sample."""
-    return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
 
 
 def rows_of(inputs: Mapping[str, Any]) -> int:

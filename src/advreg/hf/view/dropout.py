@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from advreg.hf.guards.randomness import kept_randomness, random_states, set_random_states
 from advreg.methods.base import Dropout
 
-# Of a dropped layer there is one draw per pass: both copies of a fused pass lose the same layer.
+# LayerDrop draws once per pass, so both copies of a fused pass lose the same layers.
 _OF_WHOLE_LAYERS = ("layerdrop", "layer_drop")
 
 

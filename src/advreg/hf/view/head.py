@@ -1,6 +1,4 @@
-"""The prediction head of a model: what it predicts, and the loss its own forward pass computes,
-where that is known.
-"""
+"""The prediction head of a model: what it predicts, and the loss of its own forward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from advreg.hf.view.injection import has_decoder
 
 IGNORED = -100
 
-_VOCABULARY = 1024  # classes from which a pass over the logits is worth compiling
+_VOCABULARY = 1024  # least number of classes for which a loss is compiled
 _ONE_LABEL_EACH = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -41,13 +39,12 @@ class Head:
     def __init__(self, core: Any) -> None:
         self._core = core
         self._has_decoder = has_decoder(core)
-        self.compiles = False  # compile passes over the logits of a vocabulary
+        self.compiles = False  # whether losses over a vocabulary are compiled
 
-    # ---- which loss the model computes itself
+    # ---- the loss of the forward pass
 
     def computes(self, labels: Tensor | None) -> bool:
-        """Whether :meth:`loss` is the loss that the model's forward pass computes from these
-        labels.
+        """Whether the forward pass computes :meth:`loss` from these labels.
 
         True for the heads of transformers whose forward pass ends in a plain mean over labels. Then
         advreg can keep the labels out of a doubled pass and compute the loss of the clean half. Any
@@ -55,24 +52,20 @@ class Head:
         """
         if not isinstance(labels, Tensor) or self.adds_router_loss() or not self._has_plain_loss:
             return False
-        return not (
-            labels.is_floating_point() and {"log_softmax", "LogSoftmax"} & self._names
-        )  # DeBERTa's soft labels
+        has_soft_labels = {"log_softmax", "LogSoftmax"} & self._names  # DeBERTa
+        return not (labels.is_floating_point() and has_soft_labels)
 
     @property
     def ignores_items(self) -> bool:
-        """Whether a model of transformers takes a number of items to divide its loss by, and takes
-        the mean anyway.
-        """
-        if not self._is_the_library_s or not self._has_plain_loss:
-            return False
-        return "loss_function" not in self._names or type(self._core).__name__.endswith(
-            "ForSequenceClassification"
+        """Whether a model of transformers accepts a number of items, but averages its loss."""
+        return self._has_plain_loss and (
+            "loss_function" not in self._names
+            or type(self._core).__name__.endswith("ForSequenceClassification")
         )
 
     @cached_property
     def _has_plain_loss(self) -> bool:
-        if not self._is_the_library_s or not _CROSS_ENTROPIES & self._names:
+        if not self._is_original or not _CROSS_ENTROPIES & self._names:
             return False
         if self._has_decoder:
             return (
@@ -80,14 +73,12 @@ class Head:
                 or self._core.loss_function is not ForCausalLMLoss
             )
         if self.shifts:
-            return "loss_function" in self._names  # others expect labels that are shifted already
+            return "loss_function" in self._names  # other models expect shifted labels
         return type(self._core).__name__.endswith(_ONE_LABEL_EACH)
 
     @cached_property
-    def _is_the_library_s(self) -> bool:
-        """Whether forward pass and loss function are transformers' own, or liger's equivalents of
-        them.
-        """
+    def _is_original(self) -> bool:
+        """Whether forward pass and loss function are from transformers, or equivalents of liger."""
         replaced = "_loss_function" in vars(self._core) or _patched(self._core)
         own_loss = getattr(type(self._core), "loss_function", None) is PreTrainedModel.loss_function
         return (
@@ -99,17 +90,16 @@ class Head:
     @cached_property
     def _names(self) -> frozenset[str]:
         """The names that the forward pass looks up."""
-        return frozenset(getattr(_forward_of(self._core), "__code__", _empty.__code__).co_names)
+        code = getattr(_forward_of(self._core), "__code__", None)
+        return frozenset(getattr(code, "co_names", ()))
 
     def adds_router_loss(self, inputs: Mapping[str, Any] | None = None) -> bool:
-        """Whether a mixture of experts computes the loss of its router, over all rows, in a pass
-        with these inputs.
-        """
+        """Whether a pass with these inputs adds the router loss of a mixture of experts."""
         config = self._core.config
-        configured = (config, getattr(config, "text_config", None))
-        asked = (inputs or {}).get("output_router_logits")
-        return bool(asked) or any(
-            getattr(part, "output_router_logits", False) for part in configured
+        requested = (inputs or {}).get("output_router_logits")
+        return bool(requested) or any(
+            getattr(part, "output_router_logits", False)
+            for part in (config, getattr(config, "text_config", None))
         )
 
     @cached_property
@@ -145,9 +135,7 @@ class Head:
         items: Tensor | int | None = None,
         smoothing: float = 0.0,
     ) -> Tensor:
-        """The sum of the losses of all items, divided by ``items``; the mean over this batch's if
-        none are given.
-        """
+        """The sum of the losses of all items, divided by ``items`` or by their number."""
         kind = self.prediction(logits, labels)
         aligned = self.aligned(logits, labels)
         items = counted(aligned) if items is None else items
@@ -161,8 +149,9 @@ class Head:
         return (logits.reshape(aligned.shape) - aligned).square().sum() / items
 
     def prediction(self, logits: Tensor, labels: Tensor | None) -> Prediction:
-        """What the head predicts, by the rule of transformers: ``problem_type``, else the type of
-        the labels.
+        """What the head predicts: by ``problem_type``, else by the type of the labels.
+
+        This is the rule of transformers.
         """
         problem = getattr(self._core.config, "problem_type", None)
         if logits.dim() == 2 and problem is None and labels is not None:
@@ -195,8 +184,9 @@ class Head:
 
 
 def counted(labels: Tensor) -> Tensor:
-    """Labels that count, at least 1; of a regression all do, since −100.0 is a value like any
-    other.
+    """Number of labels that count, at least 1.
+
+    In a regression all of them count: −100.0 is a value like any other.
     """
     if labels.is_floating_point():
         return torch.tensor(labels.numel(), device=labels.device)
@@ -204,7 +194,7 @@ def counted(labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """The sum over items of −log p(label), smoothed; (N, C), (N,) → (); ignored labels left out."""
+    """The sum of −log p(label), smoothed, without ignored labels; (N, C), (N,) → ()."""
     return F.cross_entropy(
         widen(logits),
         labels,
@@ -219,13 +209,12 @@ def _forward_of(core: Any) -> Any:
 
 
 def _patched(core: Any) -> bool:
-    """Whether the forward pass of this one model was replaced; accelerate's wrapper and TRL's fused
-    head do not change what it computes from labels."""
+    """Whether the forward pass of this instance was replaced.
+
+    The wrappers of accelerate, TRL and liger do not change its loss.
+    """
     forward = vars(core).get("forward")
     module = getattr(inspect.unwrap(forward), "__module__", "") if forward is not None else ""
     return forward is not None and not module.startswith(
         ("transformers.", "accelerate.", "trl.", "liger_")
     )
-
-
-def _empty() -> None: ...

@@ -1,6 +1,4 @@
-"""Where δ enters a model: forward hooks on the token embeddings, taken off again, and checked to
-have fired.
-"""
+"""Where δ enters a model: forward hooks on the token embeddings, which prove that they ran."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +16,18 @@ from torch.utils.hooks import RemovableHandle
 
 from advreg.core.perturbation import Cut, Perturbation
 
-# Modules whose output is the finished embedding block in families that keep no "…Embeddings"
-# module.
+# Modules that end the embedding block in families without an "…Embeddings" module.
 _BLOCK_ENDS = ("layernorm_embedding", "drop")
 
-
-SURVIVES = 0.5  # share of the perturbation's entries below which rounding is worth a warning
+SURVIVES = 0.5  # least share of the perturbation's entries that rounding should leave
 
 
 class InjectionError(RuntimeError):
-    """δ cannot enter the model where it was asked to."""
+    """δ cannot enter the model at this site."""
 
 
 def bare(model: Any) -> Any:
-    """The Hugging Face model inside whatever wraps it: DDP, ``torch.compile``, PEFT."""
+    """The Hugging Face model inside its wrappers: DDP, ``torch.compile``, PEFT."""
     while True:
         if hasattr(model, "get_base_model"):
             model = model.get_base_model()
@@ -43,8 +39,8 @@ def bare(model: Any) -> Any:
             return model
 
 
-def compiled_parts(model: Any) -> list[nn.Module]:
-    """The parts of a model, itself among them, that are run by ``torch.compile``."""
+def compiled_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts of a model, or the model itself, that ``torch.compile`` runs."""
     return [
         part
         for part in model.modules()
@@ -52,14 +48,14 @@ def compiled_parts(model: Any) -> list[nn.Module]:
     ]
 
 
-def is_compiled(model: Any) -> bool:
-    """Is the model, or a part of it, run by ``torch.compile``?"""
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` runs the model or a part of it."""
     return bool(compiled_parts(model))
 
 
 def uncompiled(model: Any) -> Any:
-    """The module that ``torch.compile`` was given, with whatever else wraps it (DDP, PEFT)."""
-    return model._orig_mod if hasattr(model, "_orig_mod") else model
+    """The module that was given to ``torch.compile``, still wrapped by DDP or PEFT."""
+    return getattr(model, "_orig_mod", model)
 
 
 def find_sites(model: nn.Module, site: str = "tokens") -> dict[str, nn.Module]:
@@ -72,44 +68,41 @@ def find_sites(model: nn.Module, site: str = "tokens") -> dict[str, nn.Module]:
             encoder–decoder takes two names, ``"encoder=…,decoder=…"``.
     """
     core = bare(model)
+    embeddings = _token_embeddings(core)
     if site == "tokens":
-        return _token_embeddings(core)
+        return embeddings
     if site == "block":
-        return {
-            stream: _block_around(core, module, stream)
-            for stream, module in _token_embeddings(core).items()
-        }
-    return _named_modules(core, site)
+        return {name: _block_around(core, module, name) for name, module in embeddings.items()}
+    return _named_modules(core, site, list(embeddings))
 
 
 @dataclass
 class _Pass:
-    """The pass under way: whose it is, δ (None: nothing is added, only seen), and what the hooks
-    did in it.
+    """The current pass.
+
+    Args:
+        owner: name of the injection. torch.compile guards on the value of a string, not on the
+            identity of an object.
+        delta: per stream; None if outputs are only recorded.
+        calls: of each stream's module.
+        seen: outputs per stream.
     """
 
-    # a name, since torch.compile asks again for the value of a string, and not which object one is
     owner: str
     delta: dict[str, Tensor] | None
     calls: dict[str, int]
     seen: dict[str, Tensor] = field(default_factory=dict)
 
 
-# Hooks find δ here and not on their injection: what a traced hook reads through its module has a
-# static shape to
-# torch.compile, and every new length of a batch would be compiled anew.
-_under_way: _Pass | None = None
-_names: set[str] = (
-    set()
-)  # of the injections there are; a graph holds for the next injection of the same name
+# Global because torch.compile makes every size that a traced hook reads from its module static.
+_current: _Pass | None = None
+# Names in use: a graph that torch.compile has made serves the next injection with its name.
+_names: set[str] = set()
 
 
 def _free_name(site: str) -> str:
-    name = next(
-        name
-        for name in map(f"injection at {site}, {{}}".format, itertools.count())
-        if name not in _names
-    )
+    names = (f"injection at {site}, {number}" for number in itertools.count())
+    name = next(name for name in names if name not in _names)
     _names.add(name)
     return name
 
@@ -117,14 +110,14 @@ def _free_name(site: str) -> str:
 class Injection:
     """Adds δ to the outputs of the sites during a pass.
 
-    With ``site="tokens"`` δ is added to what the token-embedding module returns. Models that scale
-    embeddings by √D do it inside that module (BART, M2M100: δ is in the scaled unit) or after it
+    With ``site="tokens"`` δ is added to the output of the token-embedding module. Models that scale
+    embeddings by √D do so inside that module (BART, M2M100: δ has the scaled unit) or after it
     (Marian: δ is scaled with the embedding).
 
     The hook computes output + δ in float32 (or wider) and casts back, so that a small δ is not
-    rounded away before it is added. It is on the module only between ``with
-    injection.adding(delta):`` and its end, except when the model is compiled: ``torch.compile``
-    does not look for hooks again after it traced a module, so they must :meth:`stay`.
+    rounded away before it is added. It is installed only within ``with injection.adding(delta):``,
+    except on compiled models: ``torch.compile`` ignores hooks that come after a module was traced,
+    so they must :meth:`stay`.
     """
 
     def __init__(self, model: nn.Module, site: str = "tokens") -> None:
@@ -136,7 +129,7 @@ class Injection:
         self._checked: set[str] = set()
 
     def stay(self) -> None:
-        """Keep the hooks on the modules, doing nothing outside a pass, until :meth:`leave`."""
+        """Keep the hooks on the modules, idle outside a pass, until :meth:`leave`."""
         self._staying = self._staying or self._install()
 
     def leave(self) -> None:
@@ -145,38 +138,29 @@ class Injection:
             handle.remove()
         self._staying = []
 
-    @contextmanager
-    def adding(self, delta: Perturbation | Cut | None) -> Iterator[None]:
-        """Perturb the passes inside; there must be exactly one, and every stream must be reached
-        once.
-        """
-        if delta is None:
-            yield
-            return
-        with self._during(dict(delta.values)):
-            yield
+    def adding(self, delta: Perturbation | Cut) -> AbstractContextManager[Any]:
+        """Perturb the one pass within, which must call each stream's module once."""
+        return self._during(dict(delta.values))
 
-    @contextmanager
-    def watching(self) -> Iterator[dict[str, Tensor]]:
-        """Perturb nothing; collect the output of each site in one pass."""
-        with self._during(None) as seen:
-            yield seen
+    def watching(self) -> AbstractContextManager[dict[str, Tensor]]:
+        """Perturb nothing; collect the output of each site in the one pass within."""
+        return self._during(None)
 
     @contextmanager
     def _during(self, delta: dict[str, Tensor] | None) -> Iterator[dict[str, Tensor]]:
-        global _under_way
+        global _current
         handles = [] if self._staying else self._install()
-        _under_way = current = _Pass(self._name, delta, dict.fromkeys(self.sites, 0))
+        _current = current = _Pass(self._name, delta, dict.fromkeys(self.sites, 0))
         try:
             yield current.seen
         finally:
-            _under_way = None
+            _current = None
             for handle in handles:
                 handle.remove()
         self._require_one_call_each(current.calls)
 
     def _install(self) -> list[RemovableHandle]:
-        """One hook per module; where encoder and decoder share a module, its first call is the
+        """One hook per module; the first call of a module that encoder and decoder share is the
         encoder's.
         """
         streams: dict[nn.Module, list[str]] = {}
@@ -188,29 +172,28 @@ class Injection:
 
     def _hook(self, streams: list[str]) -> Callable[[nn.Module, Any, Any], Tensor | None]:
         def add_delta(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            current = _under_way
+            current = _current
             if current is None or current.owner != self._name:
                 return None
             stream = streams[min(sum(current.calls[name] for name in streams), len(streams) - 1)]
             current.calls[stream] += 1
             if not isinstance(output, Tensor) or output.dim() != 3:
+                found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
                 raise InjectionError(
-                    f"site '{self.site}': {type(module).__name__} must output one tensor (B, T, "
-                    "D), got "
-                    f"{tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__}; "
-                    "choose site='tokens' or another module's name"
+                    f"site '{self.site}': {type(module).__name__} must output one tensor "
+                    f"(B, T, D), got {found}; choose site='tokens' or another module's name"
                 )
             if current.delta is None:
                 current.seen[stream] = output.detach()
                 return None
-            if not torch.compiler.is_compiling():  # it looks at values, which a graph cannot
+            if not torch.compiler.is_compiling():  # the check reads values, which a graph cannot
                 self.check_resolution(output, current.delta[stream], stream)
             return add(output, current.delta[stream], stream)
 
         return add_delta
 
     def unchecked(self) -> bool:
-        """Is the resolution of a stream still to be looked at?"""
+        """Whether :meth:`check_resolution` still has a stream to check."""
         return len(self._checked) < len(self.sites)
 
     def check_resolution(self, output: Tensor, delta: Tensor, stream: str) -> None:
@@ -222,9 +205,8 @@ class Injection:
         if share < SURVIVES:
             warnings.warn(
                 f"only {share:.0%} of the perturbation of stream '{stream}' survives rounding to "
-                f"{output.dtype}; "
-                "raise radius or the noise scale, or keep the weights in float32 and use autocast "
-                "(bf16=True)",
+                f"{output.dtype}; raise radius or the noise scale, or keep the weights in float32 "
+                "and use autocast (bf16=True)",
                 stacklevel=2,
             )
 
@@ -234,39 +216,35 @@ class Injection:
                 module = type(self.sites[stream]).__name__
                 raise InjectionError(
                     f"the perturbation of stream '{stream}' must enter once per pass, but its "
-                    f"module ({module}, site "
-                    f"'{self.site}') was called {calls} times; "
+                    f"module ({module}, site '{self.site}') was called {calls} times; "
                     f"{_STALE if self._staying and calls == 0 else _ELSEWHERE}"
                 )
 
 
 _ELSEWHERE = "choose the dotted name of a module that the forward pass calls once, as site='name'"
 _STALE = (
-    "a compiled model that ran before HFModelView was made does not see its hooks: make it before "
-    "the first pass, or "
-    f"call torch._dynamo.reset() after making it. Otherwise {_ELSEWHERE}"
+    "a compiled model that ran before HFModelView was made ignores its hooks: make it before "
+    f"the first pass, or call torch._dynamo.reset() after making it. Otherwise {_ELSEWHERE}"
 )
 
 
 def add(output: Tensor, delta: Tensor, stream: str) -> Tensor:
-    """output + δ, summed in the wider of the two precisions and cast back; or 0 at the tokens that
-    are cut.
-    """
+    """output + δ, summed in the wider of the two precisions and cast back; or 0 at cut tokens."""
     if delta.dtype == torch.bool:
         return output.masked_fill(delta[..., None], 0.0)
     if output.shape != delta.shape:
         raise InjectionError(
             f"the perturbation of stream '{stream}' must have the embeddings' shape "
-            f"{tuple(output.shape)}, "
-            f"got {tuple(delta.shape)}"
+            f"{tuple(output.shape)}, got {tuple(delta.shape)}"
         )
     wide = torch.promote_types(output.dtype, delta.dtype)
     return (output.to(wide) + delta.to(wide)).to(output.dtype)
 
 
 def surviving_share(output: Tensor, delta: Tensor) -> float:
-    """Share of the non-zero entries of δ that still change the embedding after rounding to its
-    dtype (1 if δ = 0).
+    """Share of the non-zero entries of δ that change the embedding after rounding to its dtype.
+
+    It is 1 for δ = 0.
     """
     moved = delta != 0
     changed = (add(output, delta, "tokens") != output) & moved
@@ -274,9 +252,7 @@ def surviving_share(output: Tensor, delta: Tensor) -> float:
 
 
 def has_decoder(core: Any) -> bool:
-    """Whether a model has a decoder. T5's token classifier has none, though its config says
-    encoder–decoder.
-    """
+    """Whether a model has a decoder; T5's token classifier has none, unlike its config."""
     if not getattr(core.config, "is_encoder_decoder", False):
         return False
     encoder = core.get_encoder()
@@ -293,9 +269,7 @@ def _token_embeddings(core: Any) -> dict[str, nn.Module]:
 
 
 def _called_embedding(core: Any) -> nn.Module:
-    """The token embedding that a pass calls: T5's encoder has one of its own beside the one that
-    the model names.
-    """
+    """The token embedding that a pass calls; T5's encoder calls its copy of the one it names."""
     named: nn.Module = core.get_input_embeddings()
     parts = list(core.get_encoder().modules()) if hasattr(core, "get_encoder") else [named]
     shape = getattr(getattr(named, "weight", None), "shape", None)
@@ -304,16 +278,14 @@ def _called_embedding(core: Any) -> nn.Module:
 
 
 def _block_around(core: nn.Module, embedding: nn.Module, stream: str) -> nn.Module:
-    """The embedding block: the "…Embeddings" module that holds the token embeddings, or the layer
-    that ends it.
-    """
+    """The "…Embeddings" module around the token embeddings, or the layer that ends the block."""
     names = {module: name for name, module in core.named_modules()}
     parent = core.get_submodule(names[embedding].rpartition(".")[0]) if embedding in names else core
     if "Embeddings" in type(parent).__name__:
         return parent
     for end in _BLOCK_ENDS:
-        if isinstance(getattr(parent, end, None), nn.Module):
-            block: nn.Module = getattr(parent, end)
+        block = getattr(parent, end, None)
+        if isinstance(block, nn.Module):
             return block
     raise InjectionError(
         f"site 'block': {type(parent).__name__} has no embedding block for stream '{stream}'; "
@@ -321,18 +293,16 @@ def _block_around(core: nn.Module, embedding: nn.Module, stream: str) -> nn.Modu
     )
 
 
-def _named_modules(core: nn.Module, site: str) -> dict[str, nn.Module]:
-    streams = tuple(_token_embeddings(core))
-    pairs = (
-        [part.split("=", 1) for part in site.split(",")] if "=" in site else [[streams[0], site]]
-    )
-    named = {stream.strip(): _module(core, name.strip()) for stream, name in pairs}
+def _named_modules(core: nn.Module, site: str, streams: list[str]) -> dict[str, nn.Module]:
+    parts = site.split(",") if "=" in site else [f"{streams[0]}={site}"]
+    pairs = [part.split("=", 1) for part in parts]
+    named = {stream.strip(): name.strip() for stream, name in pairs}
     if set(named) != set(streams):
         raise InjectionError(
             f"site must name a module for each of the streams {', '.join(streams)}, got '{site}'; "
             "write it as " + ",".join(f"{stream}=module.name" for stream in streams)
         )
-    return {stream: named[stream] for stream in streams}
+    return {stream: _module(core, named[stream]) for stream in streams}
 
 
 def _module(core: nn.Module, name: str) -> nn.Module:
@@ -342,6 +312,5 @@ def _module(core: nn.Module, name: str) -> nn.Module:
         some = [other for other, _ in core.named_modules() if "embed" in other][:6]
         raise InjectionError(
             f"site '{name}' is no module of {type(core).__name__}; choose tokens, block, or a name "
-            "such as "
-            f"{', '.join(some) or 'those of model.named_modules()'}"
+            f"such as {', '.join(some) or 'the ones in model.named_modules()'}"
         ) from None

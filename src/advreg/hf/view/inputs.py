@@ -50,7 +50,7 @@ class Inputs:
         return labels is not None and labels.default is inspect.Parameter.empty
 
     def with_labels(self, batch: Batch) -> dict[str, Any]:
-        """All that the collator made for the model."""
+        """The entries that the collator made for the model."""
         return {name: value for name, value in batch.items() if name not in _OF_ADVREG}
 
     def without_labels(

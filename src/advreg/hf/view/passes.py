@@ -1,4 +1,4 @@
-"""The passes over a model: the one that is trained, and those beside it."""
+"""The passes over a model: the trained pass, and passes for predictions alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from advreg.core.perturbation import Perturbation
 from advreg.hf.guards.capability import refusal
 from advreg.hf.patches.mask_sync import PADDED, known_padding
 from advreg.hf.view.calls import Calls, Context, Forward
-from advreg.hf.view.doubling import twice
+from advreg.hf.view.doubling import Fusing, twice
 from advreg.hf.view.dropout import DropoutModes
-from advreg.hf.view.fusing import Fusing
 from advreg.hf.view.head import Head
 from advreg.hf.view.inputs import Inputs
 from advreg.hf.view.streams import Delta, Streams
@@ -58,10 +57,10 @@ class Passes:
         self._last: TrainedPass | None = None
 
     def logits(self, batch: Batch, delta: Delta = None) -> Tensor:
-        return self._trained(batch, delta).logits()
+        return self._trained_pass(batch, delta).logits()
 
     def loss_at(self, batch: Batch, delta: Delta = None) -> Tensor:
-        loss, self._last = self._trained(batch, delta, needs_logits=False).loss, None
+        loss, self._last = self._trained_pass(batch, delta, needs_logits=False).loss, None
         return loss
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -72,37 +71,29 @@ class Passes:
             )
         return made.loss
 
-    def peek(self, batch: Batch, delta: Delta = None) -> Tensor:
-        return self._beside(self.calls.bare, batch, delta)
+    def bare_logits(self, batch: Batch, delta: Delta = None) -> Tensor:
+        return self._prediction(self.calls.bare, batch, delta)
 
-    def probe(self, batch: Batch, delta: Perturbation) -> Tensor:
-        return self._beside(self.calls.ascent, batch, delta)
+    def ascent_logits(self, batch: Batch, delta: Perturbation) -> Tensor:
+        return self._prediction(self.calls.ascent, batch, delta)
 
     def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            return self._beside(partial(self.calls.averaged, dict(parameters)), batch, None)
+            return self._prediction(partial(self.calls.averaged, dict(parameters)), batch, None)
 
-    def pair(
+    def paired_logits(
         self, batch: Batch, delta: Delta, fuse: bool = True, both_losses: bool = False
     ) -> tuple[Tensor, Tensor]:
         if fuse and both_losses:
             fuse = self.means and self.fusing.may_double(self.inputs.without_labels(batch))
-        try:
-            made = (
-                self._trained(batch, delta, doubled=not both_losses, both_losses=both_losses)
-                if fuse
-                else self._trained(batch)
-            )
-        except torch.OutOfMemoryError:
-            if not self.fusing.stop():
-                raise
-            made = self._trained(batch)
+        made = self._fused(batch, delta, both_losses) if fuse else None
+        made = made or self._trained_pass(batch)
         if made.perturbed is not None:
             return made.logits(), made.perturbed
         # A second pass goes past the wrapper: DDP wants one wrapped forward per backward.
         if not both_losses:
-            return made.logits(), self.peek(batch, delta)
-        other = self._trained(batch, delta, model=self.calls.bare)
+            return made.logits(), self.bare_logits(batch, delta)
+        other = self._trained_pass(batch, delta, model=self.calls.bare)
         made.loss, self._last = (made.loss + other.loss) / 2, made
         return made.logits(), other.logits()
 
@@ -114,7 +105,18 @@ class Passes:
         )()
         return context
 
-    def _trained(
+    def _fused(self, batch: Batch, delta: Delta, both_losses: bool) -> TrainedPass | None:
+        """One trained pass over both copies, unless memory runs out."""
+        try:
+            return self._trained_pass(
+                batch, delta, doubled=not both_losses, both_losses=both_losses
+            )
+        except torch.OutOfMemoryError:
+            if not self.fusing.stop():
+                raise
+            return None
+
+    def _trained_pass(
         self,
         batch: Batch,
         delta: Delta = None,
@@ -130,7 +132,7 @@ class Passes:
             )
         self._check_resolution(batch, delta)
         self._last = None  # its graph is not needed any more
-        self.fusing.begin_pass()
+        self.fusing.begin_pass(both_losses)
         made = TrainedPass(self, batch, delta, doubled, both_losses, needs_logits)
         inputs = self.inputs.with_labels(batch)
         with self._context(), self.calls.patched(), self._known_padding(batch):
@@ -141,7 +143,7 @@ class Passes:
         self._last = made
         return made
 
-    def _beside(self, forward: Forward, batch: Batch, delta: Delta) -> Tensor:
+    def _prediction(self, forward: Forward, batch: Batch, delta: Delta) -> Tensor:
         """A pass for predictions alone."""
         self._check_resolution(batch, delta)
         self.dropout.begin_pass()
@@ -155,7 +157,7 @@ class Passes:
             self.streams.check_resolution(batch, delta)
 
     def _known_padding(self, batch: Batch) -> AbstractContextManager[None]:
-        """Within, transformers need not read masks; a pass that is compiled as a whole reads none."""
+        """Within, transformers reads no masks; a pass that is compiled as a whole never does."""
         padded = batch.get(PADDED)
         if padded is None or self.calls.is_whole:
             return nullcontext()

@@ -168,7 +168,7 @@ def real_behind(real: Tensor) -> Tensor:
 
     It reads the start token, then all tokens but the last. The last token of a text fits in only if
     padding follows, and comes after the position that the head reads. It is left out of every text,
-    so that a text of n tokens has n positions whatever the padding.
+    so that a text of n tokens has n positions with any padding.
     """
     to_come = real.flip(1).cumsum(1).flip(1)  # real tokens from here on
     return F.pad((real & (to_come > 1))[:, :-1], (1, 0), value=True)

@@ -92,9 +92,9 @@ class HFModelView:
         self.logits = passes.logits
         self.loss = passes.loss
         self.loss_at = passes.loss_at
-        self.peek = passes.peek
-        self.probe = passes.probe
-        self.pair = passes.pair
+        self.bare_logits = passes.bare_logits
+        self.ascent_logits = passes.ascent_logits
+        self.paired_logits = passes.paired_logits
         self.averaged = passes.averaged
         self.accumulating = passes.accumulating
         self.unfuse = passes.fusing.stop
@@ -116,7 +116,7 @@ class HFModelView:
 
     @property
     def wrapped(self) -> nn.Module:
-        """The model as it is trained; :meth:`train_through` changes it."""
+        """The model that makes the trained pass, set by :meth:`train_through`."""
         return self._passes.calls.trained
 
     def train_through(self, model: nn.Module) -> None:

@@ -44,20 +44,20 @@ class MeteredTask(CountingTask):
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         return self._watched(super().logits(batch, delta))
 
-    def peek(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        return self._watched(super().peek(batch, delta))
+    def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
+        return self._watched(super().bare_logits(batch, delta))
 
     def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         return self._watched(super().loss_at(batch, delta))
 
-    def pair(
+    def paired_logits(
         self,
         batch: Batch,
         delta: Perturbation | Cut | None,
         fuse: bool = True,
         both_losses: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        clean, perturbed = super().pair(batch, delta, fuse, both_losses)
+        clean, perturbed = super().paired_logits(batch, delta, fuse, both_losses)
         return self._watched(clean), self._watched(perturbed)
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:

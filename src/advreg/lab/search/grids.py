@@ -29,11 +29,15 @@ TUNABLE = (
 translation.
 """
 
-# By family of tasks; the methods' own options are in their MethodInfo.tune. "understanding" is Zuo et
-# al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is from the
-# grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls from 0.1 to 1
+# By family of tasks; the methods' own options are in their MethodInfo.tune. "understanding" is Zuo
+# et
+# al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is from
+# the
+# grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls from 0.1 to
+# 1
 # made no difference in our study; FreeLB learns CoLA in one of 0.02, and nothing in one of 0.1
-# (docs/results). "small" is for the small model, which starts from nothing: other rates suit it, and a
+# (docs/results). "small" is for the small model, which starts from nothing: other rates suit it,
+# and a
 # ball that moves its predictions. The paper tunes nothing on translation: around its settings.
 _COMMON: Mapping[str, Values] = {
     "understanding": {

@@ -142,7 +142,7 @@ class Arch(FuseOptions, AscentOptions):
         if schedule.due(epoch):  # find Δ_i, blend it into the cache, train on the result
             found = self.worst_case(view, batch, clean.logits)
             delta = self.memory.write(ids, found, epoch)
-            perturbed = view.peek(batch, delta)
+            perturbed = view.bare_logits(batch, delta)
         else:
             delta = self.memory.read(ids, view.zeros(batch), epoch)
             perturbed = self.beside(clean, delta)

@@ -82,7 +82,7 @@ class Smart(AscentOptions):
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         delta = self.worst_case(view, batch, clean.logits)
-        perturbed = view.peek(batch, delta)
+        perturbed = view.bare_logits(batch, delta)
         norm = {"delta_norm": delta.sentence_norm().mean()}
         found = self.compared(view, batch, clean.logits, perturbed, step, norm)
         if self.memory is None:
