@@ -42,6 +42,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "scope": "sample",
     },
     "smart": {"radius": 0.5, "ascent_steps": 1, "proximal_weight": 0.5, "proximal_momentum": 0.5},
+    "temporal": {"weight": 3.0, "ensemble": 0.3},
+    "smart+temporal": {"smart.ascent_steps": 1, "smart.radius": 0.5, "temporal.weight": 2.0},
     "arch": {
         "cache_fraction": 0.4,
         "refresh_every": 2,
@@ -62,7 +64,12 @@ def fixed_noise() -> Iterator[None]:
 
     with ExitStack() as stack:
         known_dropout(stack.enter_context(pytest.MonkeyPatch.context()))
-        for module in ("core.ball", "methods.r3f", "methods.freelb", "methods.simcut"):
+        for module in (
+            "core.ball",
+            "methods.noise.r3f",
+            "methods.adversarial.freelb",
+            "methods.consistency.simcut",
+        ):
             stack.enter_context(patch(f"advreg.{module}.uniform_noise", wave))
         yield
 

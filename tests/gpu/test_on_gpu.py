@@ -28,8 +28,7 @@ from advreg.hf.view.view import SAMPLE_ID, HFModelView
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.attention import short_attention
 from advreg.lab.kinds.decoding import Decoding, decode
-from advreg.memory.cache import PerturbationCache
-from advreg.memory.codec import CacheDtype
+from advreg.memory.cache import CacheDtype, PerturbationCache
 from advreg.memory.tiers import Place, Tier
 from advreg.methods import Step, create, registry
 from attention_rows import drawn_mask, drawn_states
