@@ -23,7 +23,7 @@ from torch import Tensor
 from advreg.memory.cache import cache_bytes
 
 STREAMS = ("encoder", "decoder")
-DTYPES = ("float32", "float16", "int8", "int4")
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 def drawn_lengths(count: int, mean: float, deviation: float, seed: int) -> Tensor:

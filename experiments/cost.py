@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "neighbours.jsonl": ("experiments/neighbour_search.py", "--queries", "4500000", "--anchors", "450000",
                          "--width", "512", "--device", "cuda", "--repeats", "1"),
     "neighbours-cpu.jsonl": ("experiments/neighbour_search.py", "--queries", "130000", "--anchors", "13000",
-                             "--width", "384", "--device", "cpu", "--threads", "2", "--against", "faiss"),
+                             "--width", "384", "--device", "cpu", "--threads", "2"),
     "cache-size.jsonl": ("experiments/cache_size.py", "OUT"),
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def bookkeeping(samples: int, world: int) -> dict[str, Any]:
     mine = cached[shard.owns(cached)]
     del cached
     build, cache = seconds(
-        lambda: PerturbationCache(mine, shard, {"tokens": lengths}, {"tokens": WIDTH}, "int8")
+        lambda: PerturbationCache(mine, shard, {"tokens": lengths}, {"tokens": WIDTH}, "float16")
     )
     ids = [torch.randint(len(shard), (BATCH,), generator=generator) * world for _ in range(REPEATS)]
     deltas = [delta_of(batch, lengths[shard.rows(batch)]) for batch in ids]
@@ -130,7 +130,7 @@ def bookkeeping(samples: int, world: int) -> dict[str, Any]:
 
 def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
     """One process's cache from the caches of a run with another number of them; 16 tokens of width
-    64 in int8.
+    64 in float16.
     """
     size = 10 * cached
     lengths = torch.full((size,), 16)
@@ -140,7 +140,7 @@ def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
         ids = torch.arange(rank, size, before)[::10]
         caches.append(
             PerturbationCache(
-                ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "int8"
+                ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "float16"
             ).state_dict()
         )
     shard = Shard(size, 0, after)

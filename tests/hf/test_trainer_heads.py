@@ -129,8 +129,9 @@ def test_every_head_is_trained_at_the_cost_the_method_says(
 def test_a_cache_of_predictions_has_a_row_for_each_labelled_item(
     head: str, rows: int, tmp_path: Path
 ) -> None:
-    store = train("temporal", head, tmp_path).method.memory._store
-    assert len(next(iter(store.rows.values()))) == rows + 1
+    store = train("temporal", head, tmp_path).method.memory.held.state_dict()
+    (kept,) = (store[name] for name in store if name in ("items.probabilities", "items.values"))
+    assert len(kept) == rows + 1
 
 
 @pytest.mark.parametrize(("head", "lost"), [("words", 1), ("language", 2)])
@@ -142,8 +143,8 @@ def test_neither_prompts_nor_marks_take_room_in_the_cache(
     """
     _, batch = model_and_data(head)
     labels = batch["labels"][:, 1:] if head == "language" else batch["labels"]
-    store = train("temporal", head, tmp_path).method.memory._store
-    assert len(store.rows["probabilities"]) == int((labels != -100).sum()) + 1
-    assert store.counts.tolist() == [
+    store = train("temporal", head, tmp_path).method.memory.held.state_dict()
+    assert len(store["items.probabilities"]) == int((labels != -100).sum()) + 1
+    assert store["items.lengths"].tolist() == [
         length - lost for length in batch["attention_mask"].sum(1).tolist()
     ]

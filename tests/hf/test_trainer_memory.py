@@ -127,7 +127,7 @@ def test_every_tier_trains_to_the_same_bits(tmp_path: Path, accumulation: int) -
     assert same_weights(runs[0], runs[2])
 
 
-@pytest.mark.parametrize("options", [{}, {"neighbours": 2}, {"cache_dtype": "int8"}])
+@pytest.mark.parametrize("options", [{}, {"neighbours": 2}, {"cache_dtype": "float16"}])
 @pytest.mark.parametrize("stop", [3, 6, 15])
 def test_a_run_that_is_resumed_with_its_cache_on_disk_ends_bit_for_bit_as_the_one_that_went_through(
     tmp_path: Path, options: dict[str, Any], stop: int

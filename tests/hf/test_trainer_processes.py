@@ -206,7 +206,7 @@ VARIANTS: list[dict[str, Any]] = [
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS),
     *({"name": name, "family": "marian"} for name in ("freelb", "smart", "arch")),
     {"name": "arch", "neighbour_choice": "random"},
-    {"name": "arch", "cache_dtype": "int8"},
+    {"name": "arch", "cache_dtype": "float16"},
     {"name": "arch", "cache_device": "disk"},
     {"name": "r3f", "spectral": True},
 ]

@@ -16,8 +16,7 @@ from advreg.core.ascent import Ascent, ascend
 from advreg.core.ball import Ball, Norm, Start
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
-from advreg.memory.cache import PerturbationCache, cache_bytes
-from advreg.memory.codec import CacheDtype
+from advreg.memory.cache import CacheDtype, PerturbationCache, cache_bytes
 from advreg.memory.tiers import Place, Tier
 from padded import (
     SIDES,
@@ -415,13 +414,15 @@ def test_a_sample_whose_length_changed_is_named_with_both_lengths(sample: int) -
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 2), ("bfloat16", 2)])
-def test_the_bytes_are_those_of_all_cached_tokens_one_blank_row_and_a_float32_mean_each(
+def test_the_bytes_are_those_of_all_tokens_and_of_an_epoch_and_a_float32_mean_for_each_sample(
     dtype: CacheDtype, width: int
 ) -> None:
-    expected = 0
+    """Each kind has one entry more, for what is not cached."""
+    expected = (len(CACHED) + 1) * 8
     for stream, sizes in SIZES.items():
         tokens = sum(sizes[sample] for sample in CACHED)
-        expected += (tokens + 1) * WIDTHS[stream] * width + len(CACHED) * WIDTHS[stream] * 4
+        expected += (tokens + 1) * WIDTHS[stream] * width
+        expected += (len(CACHED) + 1) * WIDTHS[stream] * 4
     assert make_cache(dtype=dtype).nbytes == expected
 
 
@@ -519,7 +520,7 @@ def test_a_saved_cache_that_belongs_to_another_run_is_refused_and_nothing_is_tak
 
 
 @pytest.mark.parametrize(
-    "name", ["ids", "written_at", "encoder.rows", "decoder.means.rows", "decoder.lengths"]
+    "name", ["ids", "written_at", "encoder.rows", "means.decoder", "decoder.lengths"]
 )
 def test_a_saved_cache_with_a_missing_entry_is_refused(name: str) -> None:
     state = snapshot(make_cache())
@@ -564,33 +565,8 @@ def test_a_delta_inside_the_ball_is_inside_after_it_was_stored_decoded_and_proje
     delta = ball.rescale(perturbation(drawn(CACHED, seed)))
     cache.write(torch.tensor(CACHED), delta, 0.5, ball, epoch=0)
     recalled = cache.read(torch.tensor(CACHED), delta)
-    assert ball.contains(
-        recalled, tolerance=0.3 if dtype == "int4" else 0.01
-    )  # what rounding alone can do
+    assert ball.contains(recalled, tolerance=0.01)  # what rounding alone can do
     assert ball.contains(ball.project(recalled))
-
-
-@pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("int4", 7)])
-@few
-@given(seed=seeds)
-def test_integer_storage_errs_by_half_a_step_of_its_row_at_most(
-    dtype: CacheDtype, most: int, seed: int
-) -> None:
-    cache, rows = make_cache(dtype=dtype), drawn(CACHED, seed)
-    trained = write(cache, CACHED, rows)
-    for stream in SIZES:
-        assert same(real(trained, stream), rows[stream])  # what is trained on is not rounded
-        for slot, (stored, exact) in enumerate(
-            zip(read(cache, CACHED, stream), rows[stream], strict=True)
-        ):
-            step = exact.abs().amax(1, keepdim=True) / most
-            assert bool(((stored - exact).abs() <= 0.5001 * step).all())
-            mean = cache.means(stream, torch.tensor(slot))
-            assert bool(
-                (
-                    (mean - stored.mean(0)).abs() <= 0.501 * stored.mean(0).abs().max() / 127 + 1e-7
-                ).all()
-            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

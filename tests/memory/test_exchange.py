@@ -14,7 +14,7 @@ from processes import together
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder: Path = tmp_path_factory.mktemp("exchange")
-    return together("exchange_jobs:exchange", 3, folder, 120, dtype="int8")
+    return together("exchange_jobs:exchange", 3, folder, 120, dtype="float16")
 
 
 def test_every_process_gets_the_rows_of_all_however_many_each_has(
@@ -43,7 +43,7 @@ def test_rows_of_the_cache_set_come_in_the_order_of_the_ids(found: list[dict[str
 def test_shared_means_are_the_means_of_those_who_hold_the_samples(
     found: list[dict[str, Any]],
 ) -> None:
-    """To the bit, as stored in int8; what its process has not written is marked so."""
+    """To the bit; what its process has not written is marked so."""
     seen = [0, 0, 0]
     for place, index in enumerate(CACHED):
         owner = index % 3
@@ -57,7 +57,7 @@ def test_shared_means_are_the_means_of_those_who_hold_the_samples(
     assert not any(rank["complete"] for rank in found)
 
 
-def test_what_is_exchanged_is_a_row_and_its_scale_for_each_cached_sample(
+def test_what_is_exchanged_is_a_mean_row_for_each_cached_sample(
     found: list[dict[str, Any]],
 ) -> None:
-    assert {rank["nbytes"] for rank in found} == {len(CACHED) * (3 * 1 + 4)}
+    assert {rank["nbytes"] for rank in found} == {len(CACHED) * 3 * 4}

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +17,7 @@ from advreg.memory.cache import PerturbationCache
 from advreg.memory.corpus import Corpus
 from advreg.memory.neighbours import (
     NeighbourIndex,
-    choose_method,
     nearest,
-    nearest_by_faiss,
-    search,
     strangers,
 )
 from advreg.methods.adversarial.arch import Arch
@@ -316,134 +310,6 @@ def test_a_gpu_finds_the_same_wherever_the_queries_are(count: int) -> None:
     assert told == [128, 128, 128, 116]
 
 
-# ---- which method
-
-
-def faiss_is(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: object() if there and name == "faiss" else None
-    )
-
-
-@pytest.mark.parametrize(
-    ("asked", "device", "work", "there", "chosen"),
-    [
-        ("auto", "cpu", neighbours.EXACT_ON_CPU, True, "exact"),
-        ("auto", "cpu", 1.01 * neighbours.EXACT_ON_CPU, True, "faiss"),
-        ("auto", "cuda", 1e18, True, "exact"),
-        ("auto", "cpu", 1.0, False, "exact"),
-        ("exact", "cpu", 1e18, True, "exact"),
-        ("faiss", "cpu", 1.0, True, "faiss"),
-        ("faiss", "cuda", 1.0, True, "faiss"),
-    ],
-)
-def test_the_method_suits_device_and_size(
-    asked: neighbours.SearchMethod,
-    device: str,
-    work: float,
-    there: bool,
-    chosen: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    faiss_is(there, monkeypatch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert choose_method(asked, torch.device(device), work) == chosen
-
-
-def test_without_faiss_a_long_search_is_exact_and_warns_how_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    faiss_is(False, monkeypatch)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    with pytest.warns(
-        UserWarning,
-        match=r"1\.0e\+15 multiply-adds, about 119 minutes on 4 threads;.*advreg\[faiss\]",
-    ):
-        assert choose_method("auto", torch.device("cpu"), 1e15) == "exact"
-
-
-def test_the_streams_together_decide_and_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    faiss_is(False, monkeypatch)
-    vectors = {"encoder": torch.randn(8, 5), "decoder": torch.randn(8, 4)}
-    monkeypatch.setattr(
-        neighbours, "EXACT_ON_CPU", 4 * 4 * 9
-    )  # four search in four, of nine coordinates together
-    with warnings.catch_warnings(record=True) as none:
-        warnings.simplefilter("always")
-        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
-    monkeypatch.setattr(neighbours, "EXACT_ON_CPU", 4 * 4 * 9 - 1)
-    with warnings.catch_warnings(record=True) as one:
-        warnings.simplefilter("always")
-        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "nearest", seeded(0))
-        NeighbourIndex.build(vectors, torch.tensor(CACHED), 2, "random", seeded(0))
-    assert (len(none), len(one)) == (0, 1)
-
-
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ValueError, match="search must be one of auto, exact, faiss, got 'annoy'"):
-        search(torch.randn(2, 2), torch.randn(2, 2), 1, "annoy")  # type: ignore[arg-type]
-
-
-def test_faiss_that_is_not_installed_is_named_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(
-        ValueError, match=r"search 'faiss' needs faiss; pip install 'advreg\[faiss\]'"
-    ):
-        search(torch.randn(2, 2), torch.randn(2, 2), 1, "faiss")
-
-
-@few
-@given(st.integers(0, 8), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), seeds)
-def test_faiss_looks_through_all_of_few_anchors(
-    queries: int, anchors: int, count: int, width: int, seed: int
-) -> None:
-    count = min(count, anchors)
-    vectors = torch.randn(queries + anchors, width + 1, generator=seeded(seed))
-    found = search(vectors[:queries], vectors[queries:], count, "faiss")
-    assert torch.equal(found, nearest(vectors[:queries], vectors[queries:], count))
-
-
-def test_faiss_finds_nearly_all_among_many_anchors_and_the_same_each_time() -> None:
-    centres = torch.randn(50, 33, generator=seeded(0))  # an odd width
-    vectors = centres[torch.randint(50, (6000,), generator=seeded(1))] + torch.randn(
-        6000, 33, generator=seeded(2)
-    )
-    rows, told = torch.arange(0, 1000, 2), list[int]()
-    found = nearest_by_faiss(vectors[:1000], vectors[1000:], 3, rows=rows, advance=told.append)
-    exact = nearest(vectors[:1000], vectors[1000:], 3)[rows]
-    assert (found.dtype, found.shape) == (torch.int32, (500, 3))
-    assert float((found == exact).float().mean()) > 0.95
-    assert torch.equal(found, nearest_by_faiss(vectors[:1000], vectors[1000:], 3, rows=rows))
-    assert sum(told) == 500
-
-
-def test_queries_for_which_faiss_finds_too_few_are_searched_exactly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Forgetful:
-        def search(self, queries: Any, count: int) -> tuple[Any, Any]:
-            found = torch.zeros(len(queries), count, dtype=torch.int64)
-            found[1, -1] = -1
-            return None, found.numpy()
-
-    class Faiss:
-        omp_get_max_threads = staticmethod(lambda: 1)
-        omp_set_num_threads = staticmethod(lambda threads: None)
-
-    monkeypatch.setitem(sys.modules, "faiss", Faiss)
-    monkeypatch.setattr(neighbours, "faiss_index", lambda anchors: Forgetful())
-    queries, anchors = (
-        torch.randn(3, 4, generator=seeded(0)),
-        torch.randn(5, 4, generator=seeded(1)),
-    )
-    expected = torch.zeros(3, 4, dtype=torch.int32)
-    expected[1] = nearest(queries, anchors, 4)[1]
-    assert torch.equal(nearest_by_faiss(queries, anchors, 4), expected)
-
-
 # ---- vectors
 
 
@@ -511,9 +377,7 @@ def test_cached_samples_get_no_neighbours_and_only_the_others_are_counted(
     index = NeighbourIndex.build(
         vectors, torch.tensor(CACHED), 3, choice, seeded(0), device="cpu", advance=told.append
     )
-    again = NeighbourIndex.build(
-        vectors, torch.tensor(CACHED), 3, choice, seeded(0), search="exact"
-    )
+    again = NeighbourIndex.build(vectors, torch.tensor(CACHED), 3, choice, seeded(0))
     assert sum(told) == 2 * len(UNCACHED)
     for stream, slots in index.slots.items():
         assert (slots.shape, slots.dtype) == ((8, 3), torch.int32)

@@ -1,16 +1,21 @@
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 from torch import Tensor
 
-from advreg.memory.predictions import PredictionStore, label_keys
+from advreg.core.shard import Shard
+from advreg.memory.corpus import Corpus
+from advreg.memory.predictions import PredictionMemory, PredictionRows, label_keys
+from advreg.memory.tiers import Place, Tier
 
 FIELDS = {"row": (2, torch.float16)}
 COUNTS = torch.tensor([3, 1, 2, 2])
-CPU = torch.device("cpu")
 
 
-def store_of() -> PredictionStore:
-    return PredictionStore(COUNTS, FIELDS, CPU)
+def store_of(tier: Tier = "device", counts: Tensor = COUNTS) -> PredictionRows:
+    return PredictionRows(counts, FIELDS, Shard(len(counts)), Place(tier=tier))
 
 
 def batch_of(ids: list[int], side: str = "right", width: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,19 +42,19 @@ def rows_of(ids: list[int], mask: Tensor, plus: float = 0.0) -> dict[str, Tensor
     return {"row": values.flatten(0, 1)}
 
 
-def remembered(store: PredictionStore, ids: list[int], **ways: object) -> list[list[list[float]]]:
+def remembered(store: PredictionRows, ids: list[int], **ways: object) -> list[list[list[float]]]:
     numbers, labels, mask = batch_of(ids, **ways)  # type: ignore[arg-type]
     found = store.find(numbers, labels, mask)
     values = store.read(found)["row"].view(*mask.shape, 2)
     return [values[row][mask[row]].tolist() for row in range(len(ids))]
 
 
-def put(store: PredictionStore, ids: list[int], plus: float = 0.0, **ways: object) -> None:
+def put(store: PredictionRows, ids: list[int], plus: float = 0.0, **ways: object) -> None:
     numbers, labels, mask = batch_of(ids, **ways)  # type: ignore[arg-type]
     store.write(store.find(numbers, labels, mask), rows_of(ids, mask, plus))
 
 
-def known(store: PredictionStore, ids: list[int]) -> list[bool]:
+def known(store: PredictionRows, ids: list[int]) -> list[bool]:
     return store.find(*batch_of(ids)).known.tolist()
 
 
@@ -73,7 +78,7 @@ def test_what_is_no_item_reads_zeros_and_is_never_written() -> None:
     ids, labels, mask = batch_of([1, 2])
     values = store.read(store.find(ids, labels, mask))["row"].view(2, 3, 2)
     assert not bool(values[~mask].any())
-    assert not bool(store.rows["row"].isnan().any())
+    assert not bool(store.state_dict()["items.row"].isnan().any())
 
 
 @pytest.mark.parametrize("change", ["another label", "another order", "one label less"])
@@ -128,7 +133,7 @@ def test_of_a_sample_that_comes_twice_in_a_batch_the_last_prediction_is_kept() -
     rows["row"].view(3, 3, 2)[2] += 100
     store.write(store.find(ids, labels, mask), rows)
     assert [row[0] for row in remembered(store, [0])[0]] == [100.0, 100.0, 100.0]
-    assert int(store.visits[0]) == 1
+    assert int(store.state_dict()["visits"][0]) == 1
 
 
 def test_a_prediction_that_is_not_finite_leaves_the_one_before() -> None:
@@ -145,18 +150,93 @@ def test_a_prediction_that_is_not_finite_leaves_the_one_before() -> None:
 
 
 def test_a_saved_store_comes_back_as_it_was() -> None:
-    store = store_of()
+    store, other = store_of(), store_of()
     put(store, [0, 3])
-    state = {name: value.clone() for name, value in store.state().items()}
-    other = PredictionStore.restored(state, COUNTS, CPU)
+    other.load_state_dict({name: value.clone() for name, value in store.state_dict().items()})
     put(store, [0, 1], plus=9.0)
     assert known(other, [0, 1, 2, 3]) == [True, False, False, True]
     assert remembered(other, [3]) == [[[3.0, 0.0], [3.0, 1.0]]]
-    assert other.nbytes == store.nbytes == 9 * 4 + 5 * 12 + 4 * 8
+    assert other.nbytes == store.nbytes == 9 * 4 + 5 * 12  # rows; visits and keys; a spare of each
 
 
 def test_a_store_of_other_samples_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="other numbers of labels than this run's; resume with the same data"
-    ):
-        PredictionStore.restored(store_of().state(), torch.tensor([3, 1, 2, 1]), CPU)
+    other = store_of(counts=torch.tensor([3, 1, 2, 1]))
+    with pytest.raises(ValueError, match=r"the saved cache's items.*; resume with the"):
+        store_of().load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("foresight", [False, True])
+def test_every_tier_gives_the_same_bits(foresight: bool) -> None:
+    stores = [store_of(tier) for tier in get_args(Tier)]
+    for plus, ids in enumerate(([0, 2], [3, 2, 1], [2, 0, 3])):
+        for store in stores:
+            if foresight:
+                store.prefetch(torch.tensor([0, 1, 2, 3]))
+                store.prefetch(torch.tensor(ids))
+            put(store, ids, plus=float(plus))
+        near, *others = (remembered(store, [0, 1, 2, 3]) for store in stores)
+        assert all(other == near for other in others)
+    for store in stores[1:]:
+        assert all(
+            torch.equal(value, store.state_dict()[name])
+            for name, value in stores[0].state_dict().items()
+        )
+
+
+def test_a_sample_of_another_process_is_refused_naming_both() -> None:
+    store = PredictionRows(COUNTS[1::2], FIELDS, Shard(4, 1, 2), Place())
+    put(store, [1, 3])
+    assert known(store, [3, 1]) == [True, True]
+    with pytest.raises(IndexError, match="sample id 2 belongs to process 0 of 2, but came to"):
+        known(store, [2])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+def test_no_prediction_is_lost_when_the_number_of_processes_changes(
+    before: int, after: int
+) -> None:
+    corpus = Corpus({"tokens": COUNTS}, {"tokens": 2}, {}, "print", checksum="sum", items=COUNTS)
+
+    def memory_of(rank: int, world: int) -> PredictionMemory:
+        memory, part = PredictionMemory(), Shard(len(COUNTS), rank, world)
+        own = {"lengths": {"tokens": COUNTS[rank::world]}, "items": COUNTS[rank::world]}
+        memory.prepare(
+            replace(corpus, **own, part=part, fingerprint=f"{rank}/{world}"), 0, torch.device("cpu")
+        )
+        return memory
+
+    saved = []
+    for rank in range(before):
+        memory = memory_of(rank, before)
+        store = memory.open(FIELDS)
+        for i in (0, 1, 3):
+            if i % before == rank:
+                put(store, [i])
+        saved.append(memory.state())
+    found: dict[int, list[list[float]]] = {}
+    for rank in range(after):
+        memory = memory_of(rank, after)
+        memory.load(iter(saved))
+        mine = [i for i in (0, 1, 2, 3) if i % after == rank]
+        store = memory.open(FIELDS)
+        assert known(store, mine) == [i != 2 for i in mine]
+        found |= dict(zip(mine, remembered(store, mine), strict=True))
+    assert {i: rows[0][0] for i, rows in found.items()} == {0: 0.0, 1: 1.0, 2: 0.0, 3: 3.0}
+    other = memory_of(0, after)
+    wrong = [replace(saved[0], facts={**saved[0].facts, "checksum": "x", "world": "9"})]
+    with pytest.raises(ValueError, match=r"training data differs .* \(its checksum changed\)"):
+        other.load(wrong)
+
+
+def test_draws_depend_on_seed_sample_visit_and_item_alone() -> None:
+    """So one process draws what two draw, in whatever order."""
+    whole, half = store_of(), PredictionRows(COUNTS[0::2], FIELDS, Shard(4, 0, 2), Place())
+    (one, labels, mask), (two, its, items) = batch_of([2, 1, 0]), batch_of([0, 2], width=5)
+    mine = whole.uniforms(whole.find(one, labels, mask), 7, 3).view(3, 3, 3)
+    theirs = half.uniforms(half.find(two, its, items), 7, 3).view(2, 5, 3)
+    assert torch.equal(mine[2][mask[2]], theirs[0][items[0]])
+    assert torch.equal(mine[0][mask[0]], theirs[1][items[1]])
+    assert not torch.equal(
+        mine[2][mask[2]],
+        whole.uniforms(whole.find(one, labels, mask), 8, 3).view(3, 3, 3)[2][mask[2]],
+    )

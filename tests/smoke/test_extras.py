@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pandas
 import peft
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
 
 from advreg.lab.drawing import FORMATS, canvas
 from advreg.lab.kinds.subwords import Subwords, learn_subwords
 from advreg.lab.tasks.bleu import score
 from advreg.lab.tasks.hub import HubSplit, load_split, require_columns
 from advreg.lab.tasks.tables import load_tables
-from advreg.memory.neighbours import search
 from advreg.methods import create
 from little_tables import sentiment, write_table
 from number_words import in_digits, in_words
@@ -92,15 +89,6 @@ def test_pictures_are_drawn_in_every_format(tmp_path: Path) -> None:
         with canvas(tmp_path / f"picture{kind}", 3, 2) as figure:
             figure.subplots().plot([0, 1], [1, 0])
         assert (tmp_path / f"picture{kind}").read_bytes().startswith(begins[kind])
-
-
-def test_faiss_finds_the_neighbours_that_an_exact_search_finds() -> None:
-    generator = torch.Generator().manual_seed(0)
-    anchors = torch.randn(300, 16, generator=generator)
-    queries = anchors[:20] + 0.01 * torch.randn(20, 16, generator=generator)
-    found: list[Tensor] = [search(queries, anchors, 1, method) for method in ("faiss", "exact")]
-    assert torch.equal(*found)
-    assert found[0][:, 0].tolist() == np.arange(20).tolist()
 
 
 def test_text_comes_back_from_its_subwords_and_scores_a_hundred(tmp_path: Path) -> None:

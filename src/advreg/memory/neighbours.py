@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,88 +20,13 @@ from advreg.memory.shared_means import Lender
 
 NeighbourChoice = Literal["nearest", "random"]
 NeighbourScope = Literal["all", "shard"]
-SearchMethod = Literal["auto", "exact", "faiss"]
 Advance = Callable[[int], None]
 
-# Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 thousand million
-# multiply-adds a second and
-# thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the next one. On a
-# GPU 4 GiB.
+# Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 billion multiply-adds a
+# second and thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the next
+# one. On a GPU 4 GiB.
 _SCORES_ON_CPU = 2**22
 _SCORES_ON_GPU = 2**30
-
-# Multiply-adds (queries · anchors · width) up to which a CPU searches exactly: a minute on two
-# cores. Of 13 000 to
-# 130 000 anchors of width 384 the exact search makes 3 to 4e10 a second and thread (EPYC with AVX2,
-# products and
-# selection together), and below this size the making of a faiss index eats most of what it saves.
-EXACT_ON_CPU = 4e12
-_PER_SECOND_AND_THREAD = 3.5e10
-
-_QUERIES_PER_FAISS_CALL = 16384
-
-
-def search(
-    queries: Tensor,
-    anchors: Tensor,
-    count: int,
-    method: SearchMethod = "auto",
-    *,
-    device: torch.device | str | None = None,
-    rows: Tensor | None = None,
-    advance: Advance | None = None,
-) -> Tensor:
-    """The ``count`` anchors nearest to each query by cosine, (Q, count), by the means that suits
-    the size.
-
-    Args:
-        queries, anchors, count, device, rows, advance: as in :func:`nearest`.
-        method: ``"exact"``; ``"faiss"``, approximate, see :func:`nearest_by_faiss`; or ``"auto"``:
-            exact on a GPU, and on a CPU up to ``EXACT_ON_CPU`` multiply-adds; beyond them faiss, or
-            where it is not installed exact with a warning.
-    """
-    device = torch.device(queries.device if device is None else device)
-    work = float(queries.shape[0] if rows is None else len(rows)) * anchors.numel()
-    return _searched(
-        choose_method(method, device, work), queries, anchors, count, device, rows, advance
-    )
-
-
-def _searched(
-    method: SearchMethod,
-    queries: Tensor,
-    anchors: Tensor,
-    count: int,
-    device: torch.device,
-    rows: Tensor | None,
-    advance: Advance | None,
-) -> Tensor:
-    if method == "faiss":
-        return nearest_by_faiss(queries, anchors, count, rows=rows, advance=advance)
-    return nearest(queries, anchors, count, device=device, rows=rows, advance=advance)
-
-
-def choose_method(
-    method: SearchMethod, device: torch.device, work: float
-) -> Literal["exact", "faiss"]:
-    """What ``"auto"`` comes to for so many multiply-adds on this device."""
-    check_choice("search", method, get_args(SearchMethod))
-    if method != "auto":
-        return method
-    if device.type != "cpu" or work <= EXACT_ON_CPU:
-        return "exact"
-    if importlib.util.find_spec("faiss") is not None:
-        return "faiss"
-    minutes = work / (_PER_SECOND_AND_THREAD * torch.get_num_threads()) / 60
-    warnings.warn(
-        f"the exact search for neighbours takes {work:.1e} multiply-adds, about {minutes:.0f} "
-        "minutes on "
-        f"{torch.get_num_threads()} threads; a GPU takes seconds, and pip install 'advreg[faiss]' "
-        "makes it an "
-        "approximate search of a fraction of that time",
-        stacklevel=3,
-    )
-    return "exact"
 
 
 def nearest(
@@ -262,89 +184,6 @@ def _full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def nearest_by_faiss(
-    queries: Tensor,
-    anchors: Tensor,
-    count: int,
-    *,
-    rows: Tensor | None = None,
-    advance: Advance | None = None,
-) -> Tensor:
-    """As :func:`nearest`, but approximately and on the CPU: faiss compares a query with few of the
-    anchors.
-
-    Needs the extra ``faiss``. The index is described at :func:`faiss_index`. The same call on the
-    same machine finds the same.
-    """
-    _check_count(count, len(anchors))
-    faiss = require_faiss()
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(torch.get_num_threads())
-    try:
-        index = faiss_index(_unit(anchors).numpy())
-        total = queries.shape[0] if rows is None else len(rows)
-        found = torch.empty(total, count, dtype=torch.int32)
-        for first in range(0, total, _QUERIES_PER_FAISS_CALL):
-            part = _rows(queries, rows, first, first + _QUERIES_PER_FAISS_CALL)
-            here = torch.from_numpy(index.search(_unit(part).numpy(), count)[1])
-            short = (here < 0).any(1)  # the groups looked through hold fewer anchors
-            if bool(short.any()):
-                here[short] = nearest(
-                    part[short.to(part.device)], anchors, count, device="cpu"
-                ).long()
-            found[first : first + len(part)] = here
-            if advance is not None:
-                advance(len(part))
-    finally:
-        faiss.omp_set_num_threads(threads)
-    return found
-
-
-def faiss_index(anchors: Any) -> Any:
-    """What :func:`nearest_by_faiss` searches, made of normalised vectors, a numpy array of float32
-    (A, d) with d even.
-
-    An inverted file by inner product: k-means puts the A anchors into 2√A groups. A query looks
-    through the 64 groups whose centres are nearest, by codes of 4 bits for every two coordinates,
-    and compares the 30·K best exactly. Fewer than 4096 anchors are all compared.
-
-    Measured on vectors of width 384 as experiments/neighbour_search.py draws them, ``words`` /
-    ``clusters``, K = 1, in seconds of one CPU: the nearest is found for 99.5 / 99.6 % of the
-    queries among 13 000 anchors, 1.4 times as fast as exactly; for 98.4 / 100 % among 45 000, 3 to
-    4 times as fast; for 97.1 / 98.8 % among 130 000, 7 to 10 times. The index takes 3, 5 and 13
-    seconds to make.
-    """
-    faiss = require_faiss()
-    size, width = anchors.shape
-    groups = f"IVF{min(round(2 * math.sqrt(size)), size // 39)}"  # k-means wants 39 anchors a group
-    kind = "Flat" if size < 4096 else f"{groups},PQ{width // 2}x4fs,RFlat"
-    index = faiss.index_factory(width, kind, faiss.METRIC_INNER_PRODUCT)
-    index.train(anchors)
-    index.add(anchors)
-    if kind != "Flat":
-        faiss.extract_index_ivf(index.base_index).nprobe = 64
-        index.k_factor = 30
-    return index
-
-
-def require_faiss() -> Any:
-    """The library faiss; where it is not installed, the search by it is refused."""
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise ValueError(
-            "neighbour_search 'faiss' needs faiss; pip install 'advreg[faiss]' (or faiss-cpu), or "
-            "choose 'auto' or "
-            "'exact'"
-        ) from error
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """Normalised, on the CPU, and of even width: a column of zeros changes no product."""
-    unit = F.normalize(vectors.detach().cpu().float(), dim=1)
-    return F.pad(unit, (0, unit.shape[1] % 2)).contiguous()
-
-
 def strangers(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different anchors drawn at random for each query, (queries, count), int32; every
     set is as likely.
@@ -397,26 +236,21 @@ class Borrowing:
     Args:
         count: K.
         choice: ``"nearest"`` by cosine similarity, or ``"random"``.
-        search: how the nearest are found.
         scope: with several processes, ``"all"`` cached samples or those of the ``"shard"``.
     """
 
     count: int = 1
     choice: NeighbourChoice = "nearest"
-    search: SearchMethod = "auto"
     scope: NeighbourScope = "all"
 
     def __post_init__(self) -> None:
         check_whole("neighbours", self.count, least=1)
         check_choice("neighbour_choice", self.choice, get_args(NeighbourChoice))
-        check_choice("neighbour_search", self.search, get_args(SearchMethod))
         check_choice("neighbour_scope", self.scope, get_args(NeighbourScope))
 
     def validate(self, cached: int) -> None:
-        """Refuse what this number of cached samples or this machine does not allow."""
+        """Refuse more neighbours than there are cached samples."""
         check_neighbours(self.count, cached)
-        if self.search == "faiss":
-            require_faiss()
 
 
 @dataclass
@@ -439,7 +273,6 @@ class NeighbourIndex:
         generator: torch.Generator,
         *,
         device: torch.device | str | None = None,
-        search: SearchMethod = "auto",
         advance: Advance | None = None,
         anchors: Mapping[str, Tensor] | None = None,
         shard: Shard | None = None,
@@ -454,8 +287,6 @@ class NeighbourIndex:
             choice: ``"nearest"`` by cosine similarity; ``"random"`` is the paper's R-K-NN ablation.
             generator: source of the random choice.
             device: where to compare the vectors; by default where they are.
-            search: how; see :func:`search`. What ``"auto"`` comes to is settled for all streams
-                together.
             advance: called with the number of samples done since the last call; they are n − A for
                 each stream.
             anchors: per stream, the vectors to choose from, in the order of the slots; by default
@@ -478,11 +309,6 @@ class NeighbourIndex:
         others[cached.cpu()] = False
         uncached = others.nonzero()[:, 0]
         device = torch.device(next(iter(vectors.values())).device if device is None else device)
-        if choice == "nearest":
-            work = (
-                float(len(uncached)) * lenders * sum(vector.shape[1] for vector in vectors.values())
-            )
-            search = choose_method(search, device, work)
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
@@ -492,7 +318,9 @@ class NeighbourIndex:
                 if advance is not None:
                     advance(len(uncached))
             else:
-                found = _searched(search, vector, anchors[stream], count, device, uncached, advance)
+                found = nearest(
+                    vector, anchors[stream], count, device=device, rows=uncached, advance=advance
+                )
             slots[stream] = torch.zeros(size, count, dtype=torch.int32).index_copy_(
                 0, uncached, found
             )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import torch
@@ -16,22 +16,20 @@ from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, Onset, RefreshEvery
 from advreg.core.shard import Shard
-from advreg.memory.cache import PerturbationCache, cache_bytes
-from advreg.memory.codec import CacheDtype
+from advreg.memory.cache import CacheDtype, PerturbationCache, cache_bytes
 from advreg.memory.corpus import Corpus
 from advreg.memory.diagnostics import memory_health, similarity_histograms
-from advreg.memory.memory import Memory, MemoryState
+from advreg.memory.memory import MemoryState
 from advreg.memory.neighbours import Borrowing, NeighbourIndex
-from advreg.memory.reshard import joined, part_of, under
+from advreg.memory.row_memory import RowMemory
 from advreg.memory.shared_means import SharedMeans, assembled
-from advreg.memory.tiers import Storage
 from advreg.records.diagnostics import Histogram, MemoryHealth
 
 _ROUNDING = 1e-6  # of an epoch that is given as a number of steps over their number in an epoch
 
 
 @dataclass
-class PerturbationMemory(Memory):
+class PerturbationMemory(RowMemory):
     """Perturbations δ_i of a share of the samples; every other sample borrows its neighbours'.
 
     Args:
@@ -41,8 +39,8 @@ class PerturbationMemory(Memory):
         refreshes: T_c, epochs between two refreshes; ``None``: one refresh.
         onset: when the memory begins.
         borrowing: how neighbours are chosen.
+        dtype: of the rows.
         storage: where rows live.
-        dtype: how rows are stored.
     """
 
     fraction: float
@@ -51,14 +49,12 @@ class PerturbationMemory(Memory):
     refreshes: int | None
     onset: Onset
     borrowing: Borrowing = field(default_factory=Borrowing)
-    storage: Storage = field(default_factory=Storage)
     dtype: CacheDtype = "float32"
     _cache: PerturbationCache | None = field(default=None, init=False, repr=False)
     _neighbours: NeighbourIndex | None = field(default=None, init=False, repr=False)
     _similarity: list[Histogram] = field(default_factory=list, init=False, repr=False)
     _shared: SharedMeans | None = field(default=None, init=False, repr=False)  # several processes
     _shared_at: int = field(default=-1, init=False, repr=False)  # refresh whose means they are
-    _facts: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _begun: int | None = field(default=None, init=False, repr=False)  # first epoch it sees whole
     _epoch: int = field(default=-1, init=False, repr=False)  # of the last step
 
@@ -75,7 +71,7 @@ class PerturbationMemory(Memory):
         cached = self._cached_of(samples)
         if cached < samples:
             self.borrowing.validate(cached)
-        self.storage.validate()
+        super().validate(samples)
 
     def prepare(
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
@@ -95,7 +91,7 @@ class PerturbationMemory(Memory):
         self._cache = PerturbationCache(
             mine, shard, corpus.lengths, corpus.widths, self.dtype, place
         )
-        self._facts = {"fingerprint": corpus.fingerprint, "checksum": corpus.checksum}
+        self._corpus = replace(corpus, vectors={})  # they are large
         self._shared_at = self._epoch = -1
         self._begun = None
         self._neighbours, self._shared, self._similarity = None, None, []
@@ -127,7 +123,6 @@ class PerturbationMemory(Memory):
             self.borrowing.choice,
             generator,
             device=device,
-            search=self.borrowing.search,
             advance=counting(
                 progress, "finding neighbours", (len(corpus) - len(rows)) * len(corpus.vectors)
             ),
@@ -150,7 +145,12 @@ class PerturbationMemory(Memory):
     # ---- in training
 
     @property
+    def held(self) -> PerturbationCache | None:
+        return self._cache
+
+    @property
     def cache(self) -> PerturbationCache:
+        """The cached perturbations."""
         if self._cache is None:
             raise RuntimeError(
                 "the memory of arch is not prepared; call method.memory.prepare(corpus, seed, "
@@ -170,14 +170,6 @@ class PerturbationMemory(Memory):
             self._begun = clock.epoch
         self._epoch = clock.epoch
         return self._begun is not None
-
-    @property
-    def prefetches(self) -> bool:
-        return self._cache is not None and not self._cache.place.is_near
-
-    def prefetch(self, ids: Tensor) -> None:
-        if self._cache is not None:
-            self._cache.prefetch(ids)
 
     def read(self, ids: Tensor, zeros: Perturbation, epoch: int) -> Perturbation:
         """δ_i^{t−1} from the cache, or for an uncached sample the mean of its neighbours'
@@ -210,92 +202,50 @@ class PerturbationMemory(Memory):
 
     def state(self) -> MemoryState:
         self.cache.settle()
-        shard = self.cache.shard
-        tensors = {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
+        state = super().state()
+        tensors, facts = dict(state.tensors), dict(state.facts)
         if self._neighbours is not None:
-            tensors |= {
-                f"neighbours.{stream}": slots for stream, slots in self._neighbours.slots.items()
-            }
-        facts = self._facts | {"rank": str(shard.rank), "world": str(shard.world)}
+            tensors |= {f"neighbours.{name}": s for name, s in self._neighbours.slots.items()}
         if self._begun != 0:
             begun = "" if self._begun is None else str(self._begun)
             facts |= {"begun": begun, "epoch": str(self._epoch)}
         return MemoryState(tensors, facts)
 
-    def load(self, states: Iterable[MemoryState], epoch: float = 0.0) -> None:
-        """Take over a state, or begin empty: refresh what is left of this epoch and the whole next
-        one.
-        """
-        remaining = iter(states)
-        first = next(remaining, None)
-        if first is None:
-            next_epoch = math.ceil(epoch - _ROUNDING)
-            if self.onset.start_at > 0:
-                self._epoch = next_epoch - 1  # an epoch that is under way does not count
-            else:
-                self._begun = next_epoch
-            return
-        shard = self.cache.shard
-        if _shard_of(first, shard.size) == shard:
-            self._require_same_data("fingerprint", first)
+    def _begin(self, epoch: float) -> None:
+        """Refresh what is left of this epoch and the whole next one."""
+        next_epoch = math.ceil(epoch - _ROUNDING)
+        if self.onset.start_at > 0:
+            self._epoch = next_epoch - 1  # an epoch that is under way does not count
         else:
-            first = self._resharded((first, *remaining))
-        self.cache.load_state_dict(under("cache.", first.tensors))
-        if self._neighbours is not None:
-            for stream, slots in under("neighbours.", first.tensors).items():
-                self._neighbours.slots[stream].copy_(slots)
-        begun = first.facts.get("begun", "0")
-        self._begun = int(begun) if begun else None
-        self._shared_at = -1
-        self._epoch = int(first.facts.get("epoch", -1))
+            self._begun = next_epoch
 
-    def _resharded(self, states: Iterable[MemoryState]) -> MemoryState:
-        """This process's state from the states of another number of processes.
-
-        Each sample's perturbation and neighbours go to the process to which the sample belongs now.
-        With ``neighbour_scope="shard"`` neighbours are those found in the new shards: other shards,
-        other neighbours.
+    def _adopt(self, state: MemoryState, then: Shard) -> None:
+        """Keep the neighbours that were found. With ``neighbour_scope="shard"`` another number of
+        processes has other shards, and so other neighbours.
         """
-        shard = self.cache.shard
-        mine = torch.tensor(shard.ids, dtype=torch.int64)
-        parts, facts = [], dict[str, str]()
-        tensors = {
-            name: value.cpu().clone()
-            for name, value in self.state().tensors.items()
-            if "neighbours." in name
-        }
-        for state in states:
-            self._require_same_data("checksum", state)
-            parts.append(part_of(under("cache.", state.tensors), shard))
-            facts = dict(state.facts)
-            then = _shard_of(state, shard.size)
-            here = then.owns(mine)
-            for name in tensors if self.borrowing.scope == "all" else ():
-                tensors[name][here] = state.tensors[name][then.rows(mine[here])]
-        return MemoryState(
-            {**tensors, **{f"cache.{name}": value for name, value in joined(parts).items()}}, facts
-        )
+        begun = state.facts.get("begun", "0")
+        self._begun = int(begun) if begun else None
+        self._epoch = int(state.facts.get("epoch", -1))
+        self._shared_at = -1
+        mine = self.cache.shard
+        if self._neighbours is None or not (self.borrowing.scope == "all" or then == mine):
+            return
+        ids = torch.tensor(mine.ids, dtype=torch.int64)
+        here = then.owns(ids).nonzero()[:, 0]
+        for stream, slots in self._neighbours.slots.items():
+            saved = state.tensors[f"neighbours.{stream}"][then.rows(ids[here])]
+            slots[here.to(slots.device)] = saved.to(slots.device)
 
-    def _require_same_data(self, name: str, state: MemoryState) -> None:
-        if state.facts.get(name) != self._facts[name]:
-            raise ValueError(
-                f"the training data differs from the data of the checkpoint (its {name} changed), "
-                "so cached perturbations would be given to other sentences; resume with the same "
-                "data, or start a new run"
-            )
+    def _take(self, rows: Mapping[str, Tensor]) -> None:
+        self.cache.load_state_dict(rows)
 
     # ---- what it takes and how it does
 
     @property
     def bytes(self) -> int:
-        return sum(held.nbytes for held in (self._cache, self._shared) if held is not None)
+        return super().bytes + (0 if self._shared is None else self._shared.nbytes)
 
     def diagnostics(self) -> MemoryHealth | None:
         return (
             None if self._cache is None else memory_health(self._cache, self.ball, self._similarity)
         )
-
-
-def _shard_of(state: MemoryState, size: int) -> Shard:
-    """The samples of the process that saved a state."""
-    return Shard(size, int(state.facts.get("rank", 0)), int(state.facts.get("world", 1)))

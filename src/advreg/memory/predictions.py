@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,12 +11,13 @@ from torch import Tensor
 from advreg.core.checks import UnsupportedError
 from advreg.core.progress import Progress
 from advreg.core.scramble import combined, uniform
-from advreg.core.sketch import Parts
-from advreg.memory.cache import token_rows
+from advreg.core.shard import Shard
 from advreg.memory.corpus import Corpus
-from advreg.memory.memory import Memory, MemoryState
+from advreg.memory.row_memory import RowMemory
+from advreg.memory.rows import Fields, Parts, SampleRows, row_bytes
+from advreg.memory.tiers import Place
 
-Fields = Mapping[str, tuple[int, torch.dtype]]
+_STREAM = "items"
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,18 @@ class Found:
     """Where the store holds the predicted items of a batch.
 
     Args:
-        slots: index of each sample, (B,).
-        index: row of each item, (B, T); the spare row where the batch has no item.
+        ids: of the samples, (B,).
+        slots: where each sample is stored, (B,); −1 where its rows do not fit the batch.
         items: positions that hold an item, (B, T).
         labels: hash of each sample's labels, (B,).
-        fits: samples whose number of items matches their rows, (B,).
         known: samples with a stored prediction for the same labels, (B,).
         changed: samples with a stored prediction for other labels, (B,).
     """
 
+    ids: Tensor
     slots: Tensor
-    index: Tensor
     items: Tensor
     labels: Tensor
-    fits: Tensor
     known: Tensor
     changed: Tensor
 
@@ -47,54 +46,46 @@ class Found:
         return (self.items & self.known[:, None]).flatten()
 
 
-class PredictionStore:
-    """The last prediction of each sample, one row per predicted item.
+class PredictionRows(SampleRows):
+    """The last prediction of each sample of a process, one row per predicted item.
 
     Args:
-        counts: predicted items of each sample, (n,); sample i has the id i.
+        counts: predicted items of each sample, (n,).
         fields: the numbers in a row and their type, by name.
-        device: where the rows live.
+        shard: which samples these are.
+        place: where the rows live.
     """
 
-    def __init__(self, counts: Tensor, fields: Fields, device: torch.device) -> None:
-        self.fields = dict(fields)
-        self.counts = counts.to(device, torch.int64)
-        self.offsets = self.counts.cumsum(0) - self.counts
-        samples, rows = len(counts), int(counts.sum())
-        # each ends with a spare entry, for positions that hold no item
-        self.visits = torch.zeros(samples + 1, dtype=torch.int32, device=device)
-        self.labels = torch.zeros(samples + 1, dtype=torch.int64, device=device)
-        self.rows = {
-            name: torch.zeros(rows + 1, width, dtype=dtype, device=device)
-            for name, (width, dtype) in fields.items()
+    def __init__(self, counts: Tensor, fields: Fields, shard: Shard, place: Place) -> None:
+        ids = shard.ids_at(torch.arange(len(shard)))
+        super().__init__(ids, shard, {_STREAM: counts}, {_STREAM: fields}, place)
+        size = len(shard) + 1
+        self._samples = {
+            "visits": torch.zeros(size, dtype=torch.int32, device=self.device),
+            "labels": torch.zeros(size, dtype=torch.int64, device=self.device),
         }
 
-    @property
-    def nbytes(self) -> int:
-        return sum(value.numel() * value.element_size() for value in self.state().values())
-
     def find(self, ids: Tensor, labels: Tensor, mask: Tensor) -> Found:
-        """Where the store holds the items of a batch.
+        """Where the items of a batch are stored.
 
         Args:
             ids: sample ids, (B,).
             labels: labels of the items, (B,) or (B, T); (B, C) for several labels at once.
             mask: positions that hold an item, (B,) or (B, T).
         """
-        slots, keys, mask = (
-            ids.to(self.counts.device),
-            label_keys(labels, mask),
-            mask.reshape(len(ids), -1),
-        )
-        fits = mask.sum(1) == self.counts[slots]
-        index = token_rows(self.offsets[slots], fits, mask, self._spare)
-        seen, same = self.visits[slots] > 0, keys == self.labels[slots]
-        return Found(slots, index, mask, keys, fits, seen & same & fits, seen & ~(same & fits))
+        keys, mask = label_keys(labels, mask), mask.reshape(len(ids), -1)
+        slots, owned = self.locate(ids)
+        self._check.put(owned.all(), lambda: self._require(ids))
+        fits = mask.sum(1) == self.sample_lengths[_STREAM][slots]
+        seen = self._samples["visits"][slots] > 0
+        same = fits & (keys == self._samples["labels"][slots])
+        slots = slots.masked_fill(~fits, -1)
+        return Found(ids, slots, mask, keys, seen & same, seen & ~same)
 
-    def read(self, found: Found) -> Parts:
+    def read(self, found: Found) -> dict[str, Tensor]:
         """The stored rows, (B · T, …)."""
-        index = found.index.flatten()
-        return {name: rows[index] for name, rows in self.rows.items()}
+        rows = self.rows(found.ids, found.slots, {_STREAM: found.items})[_STREAM]
+        return {name: part.flatten(0, 1) for name, part in rows.items()}
 
     def write(self, found: Found, parts: Parts) -> None:
         """Store the rows of a batch, (B · T, …).
@@ -102,128 +93,78 @@ class PredictionStore:
         If a sample occurs twice in the batch, its last prediction is stored. A prediction that is
         not finite is not.
         """
-        kept = found.fits & ~_recurs(found.slots) & self._finite(found, parts)
-        index = found.index.masked_fill(~kept[:, None], self._spare).flatten()
-        for name, rows in self.rows.items():
-            rows.index_copy_(0, index, parts[name].to(rows.dtype))
-            rows[-1].zero_()
-        visits = self.visits[found.slots] + 1
-        slots = found.slots.masked_fill(~kept, len(self.counts))
-        self.visits.index_copy_(0, slots, visits)
-        self.labels.index_copy_(0, slots, found.labels)
-        self.visits[-1].zero_()
-        self.labels[-1].zero_()
+        kept = (found.slots >= 0) & ~_recurs(found.ids) & _finite(found, parts)
+        slots = found.slots.masked_fill(~kept, -1)
+        self.forget(found.ids)
+        shaped = {name: part.view(*found.items.shape, -1) for name, part in parts.items()}
+        self._store[_STREAM].write(slots, found.items, shaped)
+        visits = self._samples["visits"][slots] + 1
+        spare = slots.remainder(len(self.ids) + 1)
+        for name, values in (("visits", visits), ("labels", found.labels)):
+            self._samples[name].index_copy_(0, spare, values)
+            self._samples[name][-1].zero_()
 
-    def _finite(self, found: Found, parts: Parts) -> Tensor:
-        """Samples whose rows are all finite, (B,)."""
-        rows = torch.stack([part.isfinite().all(-1) for part in parts.values()]).all(0)
-        return (rows.view(found.items.shape) | ~found.items).all(1)
+    def uniforms(self, found: Found, seed: int, draws: int) -> Tensor:
+        """Uniform numbers for each item, (B · T, m).
+
+        They depend on seed, sample, visit and item alone, so order, padding, a resume and the number
+        of processes do not change them.
+        """
+        each = torch.arange(draws, device=self.device)
+        visits = self._samples["visits"][found.slots]
+        sample = combined(found.ids.to(self.device), visits, seed)[:, None, None]
+        item = (found.items.cumsum(1) - 1)[:, :, None]
+        return uniform(combined(sample, item, each)).flatten(0, 1)
+
+
+@dataclass
+class PredictionMemory(RowMemory):
+    """Cached predictions, whose form is known with the first of them."""
+
+    _seed: int = field(default=0, init=False, repr=False)
+    _device: torch.device = field(default=torch.device("cpu"), init=False, repr=False)
+    _predictions: PredictionRows | None = field(default=None, init=False, repr=False)
 
     @property
-    def _spare(self) -> int:
-        return len(next(iter(self.rows.values()))) - 1
-
-    def state(self) -> dict[str, Tensor]:
-        """The contents as tensors, with the item counts to check them against."""
-        return {**self.rows, "visits": self.visits, "labels": self.labels, "counts": self.counts}
-
-    @classmethod
-    def restored(
-        cls, state: Mapping[str, Tensor], counts: Tensor, device: torch.device
-    ) -> PredictionStore:
-        """A store with saved contents; the item counts must match."""
-        if not torch.equal(state["counts"].cpu(), counts.cpu()):
-            raise ValueError(
-                "the saved predictions are of samples with other numbers of labels than this "
-                "run's; resume with the "
-                "same data"
-            )
-        rows = {
-            name: value
-            for name, value in state.items()
-            if name not in ("visits", "labels", "counts")
-        }
-        store = cls(
-            counts, {name: (value.shape[1], value.dtype) for name, value in rows.items()}, device
-        )
-        for name, value in store.state().items():
-            value.copy_(state[name])
-        return store
-
-
-class PredictionMemory(Memory):
-    """A :class:`PredictionStore` whose fields are known with the first predictions."""
-
-    def __init__(self) -> None:
-        self._items: Tensor | None = None  # of each sample
-        self._fingerprint = ""
-        self._seed = 0
-        self._device = torch.device("cpu")
-        self._store: PredictionStore | None = None
+    def held(self) -> PredictionRows | None:
+        return self._predictions
 
     def prepare(
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
     ) -> None:
-        if corpus.shard.world > 1:
-            raise UnsupportedError(
-                f"temporal trains in one process so far, got {corpus.shard.world}; start one, or "
-                "use rdrop or simcut"
-            )
         if corpus.items is None:
             raise UnsupportedError(
                 "temporal needs labels in the training data, got samples without; use simcut, or "
                 "r3f"
             )
-        self._items, self._fingerprint = corpus.items, corpus.fingerprint
-        self._seed, self._device, self._store = seed, device, None
+        self._corpus = replace(corpus, vectors={})
+        self._seed, self._device, self._predictions = seed, device, None
 
-    def open(self, fields: Fields) -> PredictionStore:
-        """The store, made for these fields when it is first used."""
-        if self._items is None:
-            raise RuntimeError(
-                "the memory of temporal is not prepared; call method.memory.prepare(corpus, seed, "
-                "device) before the first step"
-            )
-        self._store = self._store or PredictionStore(self._items, fields, self._device)
-        return self._store
+    def open(self, fields: Fields) -> PredictionRows:
+        """The predictions; there is room for them from the first call on."""
+        if self._predictions is None:
+            items = self.corpus.items
+            assert items is not None
+            needed = (int(items.sum()) + 1) * row_bytes(fields)
+            place = self.storage.place(needed, self._device)
+            self._predictions = PredictionRows(items, fields, self.corpus.shard, place)
+        return self._predictions
 
     def uniforms(self, found: Found, draws: int) -> Tensor:
-        """Uniform numbers for each item, (B · T, m).
+        """Random numbers for the items of a batch; see :meth:`PredictionRows.uniforms`."""
+        if self._predictions is None or draws == 0:
+            return torch.empty(found.items.numel(), 0, device=self._device)
+        return self._predictions.uniforms(found, self._seed, draws)
 
-        They depend on seed, sample, visit and item alone, so order, padding and a resume do not
-        change them.
-        """
-        store = self._store
-        if draws == 0 or store is None:
-            return torch.empty(found.index.numel(), 0, device=found.index.device)
-        each = torch.arange(draws, device=found.index.device)
-        sample = combined(found.slots, store.visits[found.slots], self._seed)
-        item = found.index - store.offsets[found.slots][:, None]
-        return uniform(combined(sample[:, None, None], item[:, :, None], each)).flatten(0, 1)
-
-    def state(self) -> MemoryState:
-        tensors = {} if self._store is None else self._store.state()
-        return MemoryState(tensors, {"fingerprint": self._fingerprint})
-
-    def load(self, states: Iterable[MemoryState], epoch: float = 0.0) -> None:
-        state = next(iter(states), None)
-        if state is None:
-            return
-        if self._items is None or state.facts.get("fingerprint") != self._fingerprint:
-            raise ValueError(
-                "the training data differs from the data of the checkpoint (its fingerprint "
-                "changed), so cached predictions would be given to other samples; resume with the "
-                "same data, or start a new run"
-            )
-        self._store = (
-            PredictionStore.restored(state.tensors, self._items, self._device)
-            if state.tensors
-            else None
-        )
-
-    @property
-    def bytes(self) -> int:
-        return 0 if self._store is None else self._store.nbytes
+    def _take(self, rows: Mapping[str, Tensor]) -> None:
+        prefix = f"{_STREAM}."
+        fields = {
+            name.removeprefix(prefix): (part.shape[1], part.dtype)
+            for name, part in rows.items()
+            if name.startswith(prefix) and name != f"{prefix}lengths"
+        }
+        self._predictions = None
+        self.open(fields).load_state_dict(rows)
 
 
 def label_keys(labels: Tensor, mask: Tensor) -> Tensor:
@@ -234,6 +175,12 @@ def label_keys(labels: Tensor, mask: Tensor) -> Tensor:
     return combined(values, real.cumsum(1)).masked_fill(~real, 0).sum(1)
 
 
-def _recurs(slots: Tensor) -> Tensor:
+def _finite(found: Found, parts: Parts) -> Tensor:
+    """Samples whose rows are all finite, (B,)."""
+    rows = torch.stack([part.isfinite().all(-1) for part in parts.values()]).all(0)
+    return (rows.view(found.items.shape) | ~found.items).all(1)
+
+
+def _recurs(ids: Tensor) -> Tensor:
     """Samples that occur again further down in the batch, (B,)."""
-    return (slots[:, None] == slots[None, :]).triu(1).any(1)
+    return (ids[:, None] == ids[None, :]).triu(1).any(1)

@@ -1,6 +1,4 @@
-"""The caches of a run with one number of processes, dealt to another number: no perturbation is
-lost or changed.
-"""
+"""The rows of a run with one number of processes, resharded to another number."""
 
 from __future__ import annotations
 
@@ -12,57 +10,39 @@ from torch import Tensor
 
 from advreg.core.shard import Shard
 
-State = dict[str, Tensor]  # what PerturbationCache.state_dict() gives
-
+State = dict[str, Tensor]  # what SampleRows.state_dict() gives
 T = TypeVar("T")
-_PER_SAMPLE = ("ids", "written_at")
 
 
-def part_of(cache: Mapping[str, Tensor], shard: Shard) -> State:
-    """Those samples of a cache that belong to this shard.
+def part_of(rows: Mapping[str, Tensor], shard: Shard) -> State:
+    """Those samples that belong to this shard.
 
     Args:
-        cache: what a process had, as :meth:`~advreg.memory.cache.PerturbationCache.state_dict`
-            gives it.
+        rows: what a process had, as :meth:`~advreg.memory.rows.SampleRows.state_dict` gives it.
         shard: of a process of a run with another number of them.
     """
-    return chosen(cache, shard.owns(cache["ids"]).nonzero()[:, 0])
+    return chosen(rows, shard.owns(rows["ids"]).nonzero()[:, 0])
 
 
 def joined(parts: Sequence[Mapping[str, Tensor]]) -> State:
-    """One cache of several, in the order of the samples' ids."""
+    """The samples of all parts, in the order of their ids."""
     state = {}
     for name in parts[0]:
-        if _is_per_sample(name):
+        if _stream_of(parts[0], name) is None:
             state[name] = torch.cat([part[name] for part in parts])
-        else:  # the row that belongs to nobody comes last, once
+        else:  # the padding comes last, once
             state[name] = torch.cat([*(part[name][:-1] for part in parts), parts[0][name][-1:]])
     return chosen(state, state["ids"].argsort())
 
 
-def chosen(cache: Mapping[str, Tensor], slots: Tensor) -> State:
-    """These samples of a cache, in this order."""
+def chosen(rows: Mapping[str, Tensor], slots: Tensor) -> State:
+    """These samples, in this order."""
     state = {}
-    for name, values in cache.items():
-        index = (
-            slots if _is_per_sample(name) else _rows(cache[f"{name.split('.')[0]}.lengths"], slots)
-        )
+    for name, values in rows.items():
+        stream = _stream_of(rows, name)
+        index = slots if stream is None else _rows(rows[f"{stream}.lengths"], slots)
         state[name] = values[index]
     return state
-
-
-def _rows(lengths: Tensor, slots: Tensor) -> Tensor:
-    """The rows of these samples end to end, and after them the row that belongs to nobody."""
-    ends = lengths.cumsum(0)
-    taken = lengths[slots]
-    jumps = (ends - lengths)[slots] - (taken.cumsum(0) - taken)
-    index = torch.repeat_interleave(jumps, taken) + torch.arange(int(taken.sum()))
-    return torch.cat([index, lengths.sum()[None]])
-
-
-def _is_per_sample(name: str) -> bool:
-    """Has this part of a cache one entry per sample, and not one per token?"""
-    return name in _PER_SAMPLE or name.endswith(".lengths") or ".means." in name
 
 
 def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
@@ -70,3 +50,18 @@ def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
     return {
         name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)
     }
+
+
+def _rows(lengths: Tensor, slots: Tensor) -> Tensor:
+    """The rows of these samples end to end, and after them the padding."""
+    ends = lengths.cumsum(0)
+    taken = lengths[slots]
+    jumps = (ends - lengths)[slots] - (taken.cumsum(0) - taken)
+    index = torch.repeat_interleave(jumps, taken) + torch.arange(int(taken.sum()))
+    return torch.cat([index, lengths.sum()[None]])
+
+
+def _stream_of(rows: Mapping[str, Tensor], name: str) -> str | None:
+    """The stream whose rows these are; ``None`` if there is one entry per sample."""
+    stream, _, field = name.partition(".")
+    return stream if field != "lengths" and f"{stream}.lengths" in rows else None

@@ -1,6 +1,4 @@
-"""Who lends to samples without a perturbation: a cache, or all caches of a run with many processes
-together.
-"""
+"""Who lends to samples without a perturbation: a cache, or the caches of all processes together."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import torch
 from torch import Tensor
 
 from advreg.memory.cache import PerturbationCache
-from advreg.memory.codec import Codec, Parts
 from advreg.memory.exchange import gathered
 
 
@@ -19,7 +16,9 @@ class Lender(Protocol):
     :class:`~advreg.memory.cache.PerturbationCache` is one.
     """
 
-    written_at: Tensor
+    @property
+    def written_at(self) -> Tensor:
+        """Epoch in which each sample was last written, (A,); −1 is never."""
 
     @property
     def device(self) -> torch.device:
@@ -37,9 +36,8 @@ class SharedMeans:
     """The mean rows of the whole cache set X, as all processes had them at the last :meth:`gather`.
 
     A borrowed perturbation needs one mean row of each neighbour and nothing else, so |X|·D numbers
-    per stream, in the precision they are stored in, are all that processes exchange: once per
-    refresh, since means change in no other epoch. Slots are places in the sorted cache set, as they
-    are for one process alone.
+    per stream are all that processes exchange: once per refresh, since means change in no other
+    epoch. Slots are places in the sorted cache set, as they are for one process alone.
 
     Args:
         cache: this process's own.
@@ -50,16 +48,16 @@ class SharedMeans:
         self.cache = cache
         self._cached = cached.to(cache.device)
         self.written_at = torch.full_like(self._cached, -1)
-        self._means: dict[str, tuple[Codec, Parts]] = {}
-        self._complete = False
+        self.complete = False
+        self._means: dict[str, Tensor] = {}
 
     def gather(self) -> None:
         """Bring the means of all processes; every one of them must call it."""
         self.written_at = self._whole(self.cache.written_at)
+        every = torch.arange(len(self.cache.ids), device=self.device)
         for stream in self.cache.sample_lengths:
-            codec, parts = self.cache.stored_means(stream)
-            self._means[stream] = codec, {name: self._whole(part) for name, part in parts.items()}
-        self._complete = bool((self.written_at >= 0).all())
+            self._means[stream] = self._whole(self.cache.means(stream, every))
+        self.complete = bool((self.written_at >= 0).all())
 
     def _whole(self, mine: Tensor) -> Tensor:
         return assembled(mine, self._cached, self.cache.shard.world)
@@ -69,20 +67,12 @@ class SharedMeans:
         return self.cache.device
 
     @property
-    def complete(self) -> bool:
-        return self._complete
-
-    @property
     def nbytes(self) -> int:
-        """Bytes that arrive with each :meth:`gather`, and are held from then on."""
-        stored = (self.cache.stored_means(stream)[1] for stream in self.cache.sample_lengths)
-        return sum(
-            len(self._cached) * part[:1].nbytes for parts in stored for part in parts.values()
-        )
+        """Bytes of the means that arrived with the last :meth:`gather`."""
+        return sum(means.nbytes for means in self._means.values())
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
-        codec, parts = self._means[stream]
-        return codec.decode({name: part[slots] for name, part in parts.items()}, torch.float32)
+        return self._means[stream][slots]
 
 
 def assembled(mine: Tensor, cached: Tensor, world: int) -> Tensor:

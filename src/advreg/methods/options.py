@@ -15,6 +15,7 @@ from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock
+from advreg.memory.tiers import CacheDevice, Storage
 from advreg.methods.base import Batch, Dropout, ModelView, Step, option
 from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
@@ -73,6 +74,29 @@ class FuseOptions(Regulariser):
         """The perturbed prediction; copies in one pass cannot share their masks."""
         shares = getattr(self, "dropout", "fresh") == "shared"
         return clean.beside(delta, self.fuse and not shares, both_losses)
+
+
+STORAGE = ("cache_device", "cache_budget_gb", "cache_folder")
+"""The options of :class:`StorageOptions`, which change no result."""
+
+
+@dataclass
+class StorageOptions(Regulariser):
+    """Where the rows of a memory live."""
+
+    cache_device: CacheDevice = option(
+        "auto", "where rows live: device, host memory, disk; auto: the first with room"
+    )
+    cache_budget_gb: float | None = option(
+        None, "GB on the device for auto; none: a quarter of what is free"
+    )
+    cache_folder: str | None = option(
+        None, "folder of a cache on disk; none: the system's temporary one"
+    )
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(self.cache_device, self.cache_budget_gb, self.cache_folder)
 
 
 @dataclass

@@ -10,13 +10,24 @@ from transformers import TrainingArguments
 
 import naive
 from advreg.core.schedule import Clock
-from advreg.core.shard import Shard
 from advreg.hf.checkpoint.state import load_method, save_method
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
 from advreg.methods import Method, Step, StepReport, create, registry
-from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step, take
+from observe import (
+    Batch,
+    Padded,
+    batch_of,
+    close,
+    exact,
+    features_of,
+    gradients,
+    ready,
+    remembered,
+    step,
+    take,
+)
 from tiny_models import tiny
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -275,9 +286,9 @@ def test_draws_are_others_at_the_next_visit_and_for_another_seed() -> None:
         for epoch in range(epochs):
             step(method, task, batch, epoch=epoch)
         found.append(method.memory.state().tensors)
-    assert torch.equal(found[0]["entries"], found[1]["entries"])
-    assert not torch.equal(found[0]["drawn"], found[1]["drawn"])
-    assert not torch.equal(found[0]["drawn"], found[2]["drawn"])
+    assert torch.equal(found[0]["cache.items.entries"], found[1]["cache.items.entries"])
+    assert not torch.equal(found[0]["cache.items.drawn"], found[1]["cache.items.drawn"])
+    assert not torch.equal(found[0]["cache.items.drawn"], found[2]["cache.items.drawn"])
 
 
 def test_no_random_number_of_others_is_used() -> None:
@@ -356,7 +367,7 @@ def test_evaluation_and_prediction_neither_read_nor_write(family: str, tmp_path:
     trainer.predict(trainer.train_dataset)
     after = trainer.method.memory.state().tensors
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    trainer.method.memory._store.rows.clear()  # whoever reads now fails
+    trainer.method.memory.held._store.clear()  # whoever reads now fails
     trainer.evaluate(trainer.train_dataset)
 
 
@@ -366,32 +377,63 @@ def test_a_log_says_how_many_samples_were_known_and_how_many_had_changed(tmp_pat
     assert all(line["cache_changed"] == 0 for line in logs)
 
 
+@pytest.mark.parametrize("options", [{"ensemble": 0.3}, {"sketch": "drawn", "top": 2, "draws": 3}])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_tier_trains_to_the_same_bits(
+    options: dict[str, Any], accumulation: int, tmp_path: Path
+) -> None:
+    family = "marian" if "sketch" in options else "bert"
+    ways = {"gradient_accumulation_steps": accumulation, "size": 4 // accumulation}
+    ends = [
+        train(tmp_path / tier, family, options={**options, "cache_device": tier}, **ways)
+        for tier in ("device", "host", "disk")
+    ]
+    first, *others = ends
+    assert first.method.memory.held.place.tier == "device"
+    assert others[-1].method.memory.prefetches
+    for other in others:
+        mine, theirs = remembered(first.method), remembered(other.method)
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+        weights = zip(first.model.parameters(), other.model.parameters(), strict=True)
+        assert all(torch.equal(*pair) for pair in weights)
+
+
+@pytest.mark.parametrize("tier", ["device", "disk"])
+def test_a_run_that_is_resumed_with_its_cache_elsewhere_ends_as_the_one_that_went_through(
+    tier: str, tmp_path: Path
+) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 3, "size": 3}
+    whole = train(tmp_path / "whole", options={"cache_device": "host"}, **saving)
+    checkpoint = str(tmp_path / "whole" / "checkpoint-3")
+    again = train(tmp_path / "again", resume=checkpoint, options={"cache_device": tier}, **saving)
+    mine, theirs = remembered(again.method), remembered(whole.method)
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    weights = zip(whole.model.parameters(), again.model.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in weights)
+
+
+def test_the_bytes_are_those_of_a_row_for_each_item_and_a_key_for_each_sample() -> None:
+    method, task, batch = made("bert")
+    assert method.memory.bytes == 0
+    step(method, task, batch)
+    assert method.memory.bytes == 5 * 3 * 2 + 5 * (4 + 8)  # three classes in float16; a spare each
+
+
+def test_the_folder_of_a_cache_on_disk_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cache_folder must be a folder that exists"):
+        create("temporal", cache_folder=str(tmp_path / "none")).memory.validate(4)
+
+
 def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
     train(tmp_path, save_strategy="epoch", num_train_epochs=2)
     other = features_of(batch_of("bert", 8, seed=1))
     with pytest.raises(
-        ValueError, match="cached predictions would be given to other samples; resume with the same"
+        ValueError, match="what is cached would be given to other samples; resume with the same"
     ):
         train(tmp_path, resume=str(tmp_path / "checkpoint-4"), data=other)
 
 
 # ---- what is refused
-
-
-def test_several_processes_are_refused_by_name() -> None:
-    ones = torch.ones(4)
-    corpus = Corpus(
-        {"tokens": ones},
-        {"tokens": 8},
-        {"tokens": torch.ones(4, 8)},
-        "",
-        Shard(8, 0, 2),
-        items=ones,
-    )
-    with pytest.raises(
-        ValueError, match="temporal trains in one process so far, got 2; start one, or use rdrop or"
-    ):
-        create("temporal").memory.prepare(corpus, 0, torch.device("cpu"))
 
 
 def test_data_without_labels_are_refused() -> None:
@@ -404,7 +446,7 @@ def test_data_without_labels_are_refused() -> None:
 
 def test_a_step_before_the_data_were_seen_is_refused() -> None:
     with pytest.raises(
-        RuntimeError, match=r"the memory of temporal is not prepared; call method\.memory\.prepare"
+        RuntimeError, match=r"memory of the method is not prepared; call method\.memory\.prepare"
     ):
         step(create("temporal"), HFModelView(exact("bert")), batch_of("bert"))
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from advreg.core.schedule import Clock
-from advreg.memory.codec import CacheDtype
-from advreg.memory.neighbours import Borrowing, NeighbourChoice, NeighbourScope, SearchMethod
+from advreg.memory.cache import CacheDtype
+from advreg.memory.neighbours import Borrowing, NeighbourChoice, NeighbourScope
 from advreg.memory.perturbations import PerturbationMemory
-from advreg.memory.tiers import CacheDevice, Storage
 from advreg.methods.base import (
     Batch,
     ModelView,
@@ -22,7 +21,7 @@ from advreg.methods.base import (
     option,
     register,
 )
-from advreg.methods.options import AscentOptions, FuseOptions
+from advreg.methods.options import STORAGE, AscentOptions, FuseOptions, StorageOptions
 from advreg.methods.regulariser import CleanPass, Penalty
 
 
@@ -33,7 +32,7 @@ from advreg.methods.regulariser import CleanPass, Penalty
     cost="2 + S/T_c forward (2 of them fused), 1 + S/T_c backward",
     needs=("predictions", "perturbation", "ids"),
     traits=("corpus",),
-    movable=("cache_device", "cache_budget_gb", "cache_folder"),
+    movable=STORAGE,
     tune={
         "understanding": {"ascent_steps": (1, 2), "step_size": (1e-4, 1e-5)},
         "fine-tuning": {"weight": (1.0, 3.0)},
@@ -42,7 +41,7 @@ from advreg.methods.regulariser import CleanPass, Penalty
     },
 )
 @dataclass
-class Arch(FuseOptions, AscentOptions):
+class Arch(StorageOptions, FuseOptions, AscentOptions):
     """Adversarial regularisation with caching.
 
     min_θ L(θ) + λ/n Σ_i ℓ_v(x_i, δ_i^t, θ), where
@@ -82,26 +81,12 @@ class Arch(FuseOptions, AscentOptions):
     neighbour_choice: NeighbourChoice = option(
         "nearest", "nearest by cosine similarity, or random (the ablation)"
     )
-    neighbour_search: SearchMethod = option(
-        "auto", "exact; faiss (approximate, CPU); auto: faiss only where exact is slow"
-    )
     neighbour_scope: NeighbourScope = option(
         "all",
         "of many processes: all (means exchanged at each refresh), or shard: neighbours within a "
         "process",
     )
-    cache_dtype: CacheDtype = option(
-        "float32", "how rows are stored; int8 and int4 have a scale per row"
-    )
-    cache_device: CacheDevice = option(
-        "auto", "where rows live: device, host memory, disk; auto: the first with room"
-    )
-    cache_budget_gb: float | None = option(
-        None, "GB on the device for auto; none: a quarter of what is free"
-    )
-    cache_folder: str | None = option(
-        None, "folder of a cache on disk; none: the system's temporary one"
-    )
+    cache_dtype: CacheDtype = option("float32", "how rows are stored")
     memory: PerturbationMemory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,14 +97,9 @@ class Arch(FuseOptions, AscentOptions):
             self.ball,
             self.refresh_every,
             self.onset,
-            Borrowing(
-                self.neighbours,
-                self.neighbour_choice,
-                self.neighbour_search,
-                self.neighbour_scope,
-            ),
-            Storage(self.cache_device, self.cache_budget_gb, self.cache_folder),
+            Borrowing(self.neighbours, self.neighbour_choice, self.neighbour_scope),
             self.cache_dtype,
+            storage=self.storage,
         )
 
     def warnings(self, epochs: float) -> Sequence[str]:

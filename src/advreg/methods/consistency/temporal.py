@@ -12,7 +12,7 @@ from torch import Tensor
 
 from advreg.core.checks import check_choice, check_share, check_whole
 from advreg.core.sketch import Kind, Parts, Sketch, sketch_for
-from advreg.memory.predictions import Found, PredictionMemory, PredictionStore
+from advreg.memory.predictions import Found, PredictionMemory, PredictionRows
 from advreg.methods.base import (
     Batch,
     ModelView,
@@ -21,7 +21,7 @@ from advreg.methods.base import (
     option,
     register,
 )
-from advreg.methods.options import TargetOptions
+from advreg.methods.options import STORAGE, StorageOptions, TargetOptions
 from advreg.methods.regulariser import CleanPass, Penalty
 
 
@@ -32,6 +32,7 @@ from advreg.methods.regulariser import CleanPass, Penalty
     cost="1 forward, 1 backward",
     needs=("predictions", "ids", "labels"),
     traits=("corpus",),
+    movable=STORAGE,
     tune={
         "fine-tuning": {"weight": (1.0, 3.0, 10.0)},
         "small": {"weight": (1.0, 3.0, 10.0)},
@@ -39,14 +40,15 @@ from advreg.methods.regulariser import CleanPass, Penalty
     },
 )
 @dataclass
-class Temporal(TargetOptions):
+class Temporal(StorageOptions, TargetOptions):
     """Keep each prediction close to the sample's previous one, which a cache holds.
 
     L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i), or a q_i + (1 − a) f(x_i); regression: λ · (q_i
     − f(x_i))².
 
     q_i is a constant: the prediction of the training pass one epoch earlier. The first epoch has
-    none and is standard training. For a vocabulary, the cache holds a sketch of q_i.
+    none and is standard training. For a vocabulary, the cache holds a sketch of q_i. A sample that
+    comes twice in an accumulation group has as its target the prediction of its last visit.
 
     Reference: Kim et al., *Self-Knowledge Distillation with Progressive Refinement of Targets*,
     2021 (PS-KD), whose target is the prediction of the last epoch; Laine and Aila, *Temporal
@@ -76,12 +78,11 @@ class Temporal(TargetOptions):
     )
     top: int = option(8, "k, likeliest entries in a sketch")
     draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
-    memory: PredictionMemory = field(
-        default_factory=PredictionMemory, init=False, repr=False, compare=False
-    )
+    memory: PredictionMemory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.memory = PredictionMemory(storage=self.storage)
         check_choice("sketch", self.sketch, get_args(Kind))
         check_share("ensemble", self.ensemble)
         check_whole("top", self.top, least=1)
@@ -132,7 +133,7 @@ class Temporal(TargetOptions):
         return sketch
 
     def _remember(
-        self, store: PredictionStore, sketch: Sketch, found: Found, kept: Parts, rows: Tensor
+        self, store: PredictionRows, sketch: Sketch, found: Found, kept: Parts, rows: Tensor
     ) -> None:
         """Cache these predictions for the next visit."""
         fresh = sketch.encode(rows, self.memory.uniforms(found, sketch.draws))
