@@ -270,7 +270,7 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
     )
     assert stopped.code == 128 + signal.SIGINT
     assert stopped.err.strip().splitlines() == [
-        "SIGINT: stopping after this step, with a checkpoint; once more to leave at once",
+        "SIGINT: stopping after this step, with a checkpoint; send it again to leave at once",
         "interrupted; finished steps are in the last checkpoint. Go on with the same command and "
         "--resume",
     ]

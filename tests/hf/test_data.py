@@ -137,14 +137,10 @@ def test_samples_are_taken_together_where_the_dataset_gives_them_together() -> N
 )
 def test_a_column_of_that_name_is_refused_by_methods_with_a_memory_alone(data: list[Any]) -> None:
     for kind in (data, datasets.Dataset.from_list(data)):
-        with pytest.raises(
-            ValueError, match="must not have a column 'sample_id' of its own; rename it"
-        ):
+        with pytest.raises(ValueError, match="must not have a column 'sample_id'; rename it"):
             identified(kind, required=True).__getitems__([0])
         assert identified(kind).__getitems__([0]) == data
-    with pytest.raises(
-        ValueError, match="must not have a column 'sample_id' of its own; rename it"
-    ):
+    with pytest.raises(ValueError, match="must not have a column 'sample_id'; rename it"):
         Identified(data).__getitems__([0])
     assert IdCollator(lambda rows: {"ids": rows[0]["sample_id"]})(data) == {
         "ids": data[0]["sample_id"]
@@ -268,7 +264,7 @@ def labelled(labels: Any, ids: Sequence[int] | None = (30, 31, 32)) -> dict[str,
     [
         (
             [0, 3, 4],
-            r"^sample id 31 has the label 3, but the model has 3 classes \(0–2\); load .* num_labels=5 or mend",
+            r"^sample id 31 has the label 3, but the model has 3 classes \(0–2\); load .* num_labels=5 or correct",
         ),
         ([0, 1, -1], r"^sample id 32 has the label -1, but the model has 3 classes"),
         ([[0, -100], [1, 1], [-100, 7]], r"^sample id 32 has the label 7, .* num_labels=8"),

@@ -417,9 +417,7 @@ def test_every_kind_of_dataset_gives_its_samples_their_index(
 def test_a_column_that_is_called_sample_id_is_refused(tmp_path: Path) -> None:
     rows = [{**row, "sample_id": 7 - index} for index, row in enumerate(rows_of())]
     for data in (rows, datasets.Dataset.from_list(rows)):
-        with pytest.raises(
-            ValueError, match="must not have a column 'sample_id' of its own; rename it"
-        ):
+        with pytest.raises(ValueError, match="must not have a column 'sample_id'; rename it"):
             trainer_of(tmp_path, method_of("arch"), data=data).train()
 
 
@@ -925,7 +923,7 @@ def test_ways_to_spread_the_weights_that_cannot_work_are_refused(
     monkeypatch.setattr(type(trainer.accelerator), "is_fsdp2", True)
     trainer.args.fp16 = True
     with pytest.raises(
-        ValueError, match=r"fp16 must be off under FSDP: .* would wait for ever; train in bf16"
+        ValueError, match=r"fp16 must be off under FSDP: .* would wait forever; train in bf16"
     ):
         trainer.train()
 

@@ -72,7 +72,7 @@ class Attachment:
         return self._view
 
     def new_view(self) -> HFModelView:
-        """A view of the model as it is now, which replaces the one before."""
+        """Make the view again, of the present model."""
         trainer = self.trainer
         self._view = HFModelView(
             trainer.model,
@@ -178,7 +178,7 @@ def attach(
 
 
 def detach(trainer: T) -> T:
-    """Undo :func:`attach`; a trainer without a method stays as it is.
+    """Undo :func:`attach`; a trainer without a method does not change.
 
     Returns:
         The same trainer.

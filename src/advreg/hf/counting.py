@@ -1,4 +1,4 @@
-"""Counting passes from outside: a task that counts, around a task that does not know."""
+"""Counts of passes, seconds and updates."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ class Timer:
     than an update ahead of what it counts.
 
     Args:
-        epochs: seconds of each epoch so far of a run that goes on, the last of which may not be
-            over.
-        updates: what it had made in them.
+        epochs: seconds of each epoch of a resumed run so far; the last epoch may be partial.
+        updates: updates in these epochs.
     """
 
     def __init__(self, epochs: Sequence[float] = (), updates: int = 0) -> None:

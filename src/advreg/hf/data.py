@@ -37,14 +37,14 @@ class Numbered:
 
 
 class Identified(Dataset[Any]):
-    """A dataset that gives a ``DataLoader`` the index of each sample beside the sample.
+    """A dataset that gives a ``DataLoader`` each sample with its index.
 
     Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the
     dataset's own.
 
     Args:
         samples: the dataset.
-        required: refuse a sample that has a ``sample_id`` of its own. If false such a sample comes
+        required: refuse a sample with a ``sample_id`` already. If false such a sample comes
             without an id.
 
     Example:
@@ -77,7 +77,7 @@ class Identified(Dataset[Any]):
         ]
 
     def numbered(self, sample: Any, index: int) -> Any:
-        """The sample with its id, unless it has one of its own."""
+        """The sample with its id, unless it has one already."""
         if not (isinstance(sample, Mapping) and SAMPLE_ID in sample):
             return Numbered(sample, index)
         if self.required:
@@ -86,11 +86,11 @@ class Identified(Dataset[Any]):
 
     @property
     def gathers(self) -> bool:
-        """Does the dataset give several samples at once, by ``gathered(indices)``?"""
+        """Whether the dataset gives several samples at once, by ``gathered(indices)``."""
         return hasattr(self.samples, "gathered")
 
 
-_OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}' of its own; rename it"
+_OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}'; rename it"
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
         raise ValueError(
             f"{_sample(batch, row)} has the label {int(labels[wrong][0])}, but the model has "
             f"{classes} classes "
-            f"(0–{classes - 1}); load the model with num_labels={int(labels.max()) + 1} or mend "
+            f"(0–{classes - 1}); load the model with num_labels={int(labels.max()) + 1} or correct "
             "the labels"
         )
 
@@ -301,10 +301,8 @@ def in_batches(
 
 
 def leave_inherited(worker: int) -> None:
-    """For a worker of a data loader: what it inherited as a fork is not its own to free.
+    """Freeze the garbage collector in a forked worker, so that it never frees the parent's CUDA tensors.
 
-    Python may find garbage of the training process at any moment in the worker too. Of a tensor on
-    a GPU, which a fork cannot reach, that would be the end of it: "DataLoader worker exited
-    unexpectedly".
+    Freeing one there ends the worker: "DataLoader worker exited unexpectedly".
     """
     gc.freeze()

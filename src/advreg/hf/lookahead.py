@@ -1,6 +1,4 @@
-"""Seeing the next batches before their time, so that what is remembered of them can be on its
-way.
-"""
+"""A look at the next batches, so that a memory can prefetch their rows."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 
 class Ahead:
-    """Batches of an iterator in their order, of which the next ones can be looked at first.
+    """Batches of an iterator in their order, with a look at the next ones.
 
     Example:
         >>> ahead, numbers = Ahead(), iter(range(5))

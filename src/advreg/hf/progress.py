@@ -14,7 +14,7 @@ from advreg.core.progress import Progress as Report
 
 @contextmanager
 def progress_bar(shown: bool = True) -> Iterator[Report]:
-    """A callback that draws a bar for each thing it is told of; the bars are gone afterwards.
+    """A callback that draws a bar for each task; the bars disappear afterwards.
 
     They are drawn on stderr, and only if it is a terminal: where it is not, or ``shown`` is false,
     nothing is.

@@ -69,7 +69,7 @@ def prepare(
         optimizer: updates the weights.
         accelerator: of accelerate, if the loop uses one. What it has not prepared yet, it prepares
             now.
-        accumulation: micro-batches of an update; by default those of ``accelerator``, or 1.
+        accumulation: micro-batches of an update; by default as in ``accelerator``, or 1.
             Update where ``session.closes_group`` is true; no other context is needed.
         planned: updates of the whole run, for ``start_at`` and ``ramp``.
         site: where δ is added: ``"tokens"``, ``"block"`` or a module's name.

@@ -1,5 +1,5 @@
-"""Batches of one process of many: a sample stays with its process, and all processes take as many
-steps.
+"""Batches of one of several processes: a sample stays with its process, and all processes take the
+same number of steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EpochBatches(BatchSampler):
 class ShardBatches(EpochBatches):
     """Batches of sample indices of one process's shard; every sample is in one batch of each epoch.
 
-    The order is drawn anew for each epoch from (seed, epoch, rank) alone. All batches are full but
+    The order of each epoch depends on (seed, epoch, rank) alone. All batches are full but
     the last, or the last two where another process has one sample more. No sample is repeated to
     fill a batch, and none is left out unless ``drop_last``. With a batch size of 1 and shards of
     unequal size the larger ones end in a batch of two.
@@ -51,9 +51,9 @@ class ShardBatches(EpochBatches):
         shard: the samples of this process.
         batch_size: samples in a batch.
         seed: of the order.
-        shuffle: draw the order; otherwise it is that of the ids.
+        shuffle: draw the order; otherwise samples come in the order of their ids.
         drop_last: leave out, in each epoch, what does not fill a batch in every process.
-        lengths: tokens of each sample of the shard; samples of like length then share a batch.
+        lengths: tokens of each sample of the shard; samples of similar length then share a batch.
     """
 
     def __init__(

@@ -200,8 +200,8 @@ def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
 
 
 def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> int:
-    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits: the same whoever adds
-    which samples up.
+    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits; it does not depend on which
+    process adds which samples.
 
     Args:
         stream: its number.

@@ -171,7 +171,7 @@ def test_a_part_that_cannot_be_written_ends_the_run_only_where_others_wait_for_i
     monkeypatch.setattr(type(trainer.args), "world_size", 2)
     with pytest.raises(
         CheckpointError,
-        match=r"its part of checkpoint-3 \(no space left on device\), .* go on from",
+        match=r"its part of checkpoint-3 \(no space left on device\), .* resume from",
     ):
         trainer._save_optimizer_and_scheduler(str(tmp_path / "checkpoint-3"))
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_tensors_and_numbers_is_read(tmp_path: Path) -> None:
 def test_a_pickle_that_would_run_code_is_refused_without_running(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint-3", trap=Trap(tmp_path / "sprung"))
     with pytest.raises(
-        CheckpointError, match=r"optim_states.pt cannot be read \(.* perhaps code, or is damaged\)"
+        CheckpointError, match=r"optim_states.pt cannot be read \(.* possibly code, or is damaged\)"
     ):
         require_readable(folder, engaged=True)
     assert not (tmp_path / "sprung").exists()
@@ -225,7 +225,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", ["../elsewhere", "/tmp", "", "global_step4"])
 def test_a_checkpoint_cannot_send_deepspeed_elsewhere(named: str, tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"latest must name a folder global_step… beside it, got"
+        CheckpointError, match=r"latest must name a folder global_step… in its own folder, got"
     ):
         require_readable(saved(tmp_path, named), engaged=True)
 
@@ -248,7 +248,7 @@ def test_another_number_of_processes_is_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(
-        CheckpointError, match=r"under DeepSpeed by 1 processes, got 2, .*; start as many"
+        CheckpointError, match=r"under DeepSpeed by 1 processes, got 2, .*; start 1"
     ):
         require_readable(saved(tmp_path), engaged=True)
     for file in tmp_path.glob("advreg_*"):
@@ -347,7 +347,7 @@ def test_runs_are_resumed_bit_for_bit_and_a_gradient_that_is_not_finite_reaches_
 def test_a_disk_full_in_one_process_ends_all(tmp_path: Path) -> None:
     with pytest.raises(
         AssertionError,
-        match=r"could not write its part of checkpoint-3 .* go on from the checkpoint",
+        match=r"could not write its part of checkpoint-3 .* resume from the checkpoint",
     ):
         together(
             "deepspeed_jobs:fill_disk_of_second", 2, tmp_path, 120, folder=str(tmp_path / "run")

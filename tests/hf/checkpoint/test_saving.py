@@ -365,7 +365,7 @@ def test_code_in_a_checkpoint_whose_manifest_agrees_is_not_run(
     (folder / name).write_bytes(poison)
     seal(folder, token_of(folder))
     with pytest.raises(
-        CheckpointError, match=rf"{name}.* cannot be read \(.*\); go on from an earlier checkpoint"
+        CheckpointError, match=rf"{name}.* cannot be read \(.*\); resume from an earlier checkpoint"
     ):
         resumed(copy, str(folder))
 

@@ -133,7 +133,7 @@ def test_an_option_that_did_not_exist_then_may_only_have_its_default(tmp_path: P
 def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / METHOD_FILE).write_bytes(b"\xff" * 100)
     with pytest.raises(
-        CheckpointError, match=rf"{METHOD_FILE} cannot be read \(.*\); go on from an earlier"
+        CheckpointError, match=rf"{METHOD_FILE} cannot be read \(.*\); resume from an earlier"
     ):
         load_method(Standard(), tmp_path)
 

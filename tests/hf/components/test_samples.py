@@ -156,9 +156,7 @@ def test_a_column_called_sample_id_is_the_user_s_for_methods_without_a_memory(
         ours = trained(tmp_path, data, "standard", remove_unused_columns=removing)
         assert ours.data_collator.seen == stock.data_collator.seen
         assert close(ours, stock)
-        with pytest.raises(
-            ValueError, match="must not have a column 'sample_id' of its own; rename it"
-        ):
+        with pytest.raises(ValueError, match="must not have a column 'sample_id'; rename it"):
             trained(tmp_path, data, remove_unused_columns=removing)
 
 

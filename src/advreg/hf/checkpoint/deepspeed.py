@@ -1,9 +1,9 @@
-"""DeepSpeed under the trainers: what would train wrong is refused, and checkpoints are looked at
-before it reads them.
+"""DeepSpeed under the trainers: refuses settings that would train wrong, and checks checkpoints before
+DeepSpeed reads them.
 
-ZeRO spreads the optimizer's state (stages 1 and 2) and gradients (2) over the processes and leaves
-each the whole model, on which clean passes and ascents run as ever. But accelerate lets DeepSpeed
-update the weights *inside* the backward pass, and ZeRO keeps a copy of the weights of its own, from
+ZeRO spreads the optimizer's state (stages 1 and 2) and gradients (2) over the processes; each keeps
+the whole model, so clean passes and ascents run unchanged. But accelerate lets DeepSpeed
+update the weights *inside* the backward pass, and ZeRO keeps its own copy of the weights, from
 which it makes the next update.
 """
 
@@ -23,7 +23,7 @@ from advreg.methods.base import Method
 
 _WRITERS = ("checkpoint", "datastates_ckpt", "nebula")  # sections of the config
 _LATEST = "latest"  # the file that names the folder DeepSpeed reads
-_CLASSES = (  # what its files hold beside tensors and numbers
+_CLASSES = (  # in its files, apart from tensors and numbers
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "deepspeed.utils.tensor_fragment.fragment_address",
@@ -91,12 +91,12 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
     """Refuse a checkpoint of DeepSpeed without it, one of others with it, of more or fewer
     processes, or with code.
 
-    DeepSpeed unpickles its files whatever they hold, so they are read here first, as tensors,
-    numbers and three classes of its own.
+    DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers and
+    three of its classes.
 
     Args:
         checkpoint: the checkpoint's folder.
-        engaged: is this run under DeepSpeed?
+        engaged: whether this run is under DeepSpeed.
     """
     latest = checkpoint / _LATEST
     if latest.is_file() != engaged:
@@ -114,19 +114,21 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
     ):  # 0: DeepSpeed itself knows how many
         raise CheckpointError(
             f"{checkpoint} was saved under DeepSpeed by {before} processes, got {process_count()}, "
-            "to which ZeRO does "
-            "not deal its state; start as many"
+            "and ZeRO "
+            f"does not reshard its state; start {before}"
         )
     named = latest.read_text().strip()
     if not re.fullmatch(r"global_step\d+", named) or not (checkpoint / named).is_dir():
-        raise CheckpointError(f"{latest} must name a folder global_step… beside it, got '{named}'")
+        raise CheckpointError(
+            f"{latest} must name a folder global_step… in its own folder, got '{named}'"
+        )
     with torch.serialization.safe_globals([(_Theirs, name) for name in _CLASSES]):
         for file in sorted(path for path in (checkpoint / named).rglob("*") if path.is_file()):
             _require_data(file)
 
 
 class _Theirs:
-    """Stands for an object of DeepSpeed's own in a file that is only looked at."""
+    """Takes the place of DeepSpeed's classes in a file that is only checked."""
 
     def __new__(cls, *_: Any) -> _Theirs:
         return super().__new__(cls)
@@ -136,7 +138,7 @@ def _require_data(file: Path) -> None:
     try:
         torch.load(file, map_location="meta", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        told = "it holds something other than tensors and numbers, perhaps code, or is damaged"
+        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
         raise CheckpointError(
-            f"{file} cannot be read ({told}); go on from an earlier checkpoint"
+            f"{file} cannot be read ({told}); resume from an earlier checkpoint"
         ) from error

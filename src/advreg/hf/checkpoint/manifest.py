@@ -79,16 +79,14 @@ def publish(staged: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a checkpoint, in such a way that no half of one has its name."""
+    """Delete a checkpoint so that no half of it keeps its name."""
     with suppress(OSError):  # one that cannot be deleted stays
         os.rename(folder, aside := _aside(folder))
         shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 def _aside(folder: Path) -> Path:
-    """A place for a checkpoint that is to be deleted; what a kill leaves there, the next run
-    clears.
-    """
+    """Where a checkpoint goes before it is deleted; the next run clears what a kill leaves there."""
     aside = folder.parent / STAGING / f"{folder.name}.old"
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(exist_ok=True)

@@ -64,7 +64,7 @@ def process_count() -> int:
 
 
 def is_first_process() -> bool:
-    """Is this the process that prints and writes records?"""
+    """Whether this process prints and writes records."""
     return int(os.environ.get("RANK", 0)) == 0
 
 

@@ -125,7 +125,7 @@ class CheckpointWriter(Component):
             logger.warning(
                 "%s was saved by %d processes and is resumed by %d: cached perturbations went "
                 "to the processes "
-                "their samples belong to now; what is left of an epoch that had begun comes in "
+                "their samples belong to now; the rest of a partial epoch comes in "
                 "another order",
                 checkpoint.name,
                 before,
@@ -222,7 +222,7 @@ class CheckpointWriter(Component):
             raise CheckpointError(
                 f"this process could not write its part of {Path(output_dir).name} ({failure}), "
                 "for which the others "
-                "wait under DeepSpeed; free some space, and go on from the checkpoint before"
+                "wait under DeepSpeed; free some space, and resume from the checkpoint before"
             ) from failure
         raise failure
 
@@ -309,7 +309,7 @@ def _own_names(model: Any) -> Iterator[None]:
 
     ``save_pretrained`` uses the names of the files that such models are published in:
     ``LayerNorm.gamma``, or each expert of a mixture by itself. The Trainer loads a checkpoint
-    without them, and would leave those weights as they are; ``from_pretrained`` reads both.
+    without them, and would not load those weights; ``from_pretrained`` reads both.
     """
     renamed = vars(model).get(_CONVERSIONS)
     setattr(model, _CONVERSIONS, [])
@@ -330,18 +330,18 @@ def _worded(what: str) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        told = "it holds something other than tensors and numbers, perhaps code, or is damaged"
+        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
         raise _as_ours(
-            error, f"{what} cannot be read ({told}); go on from an earlier checkpoint"
+            error, f"{what} cannot be read ({told}); resume from an earlier checkpoint"
         ) from error
     except (SafetensorError, EOFError, KeyError) as error:
         raise _as_ours(
-            error, f"{what} cannot be read ({error!r}); go on from an earlier checkpoint"
+            error, f"{what} cannot be read ({error!r}); resume from an earlier checkpoint"
         ) from error
 
 
 def _as_ours(error: Exception, text: str) -> CheckpointError:
-    """A CheckpointError that is caught wherever the stock Trainer's error is."""
+    """A CheckpointError that is also of the class of the stock Trainer's error."""
     kind = type("CheckpointError", (CheckpointError, type(error)), {"__str__": lambda _: text})
     ours: CheckpointError = kind(text)
     return ours

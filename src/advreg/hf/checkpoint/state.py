@@ -1,4 +1,4 @@
-"""A method's memory beside the model's weights, and which checkpoint of a run is whole."""
+"""A method's memory in a checkpoint, and the search for a complete checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save_method(
         method: the method.
         folder: the checkpoint's folder.
         tally: running totals of the run (passes, seconds) that a resumed run goes on counting from.
-        rank, world: this process and how many there are; each writes a file of its own.
+        rank, world: this process and how many there are; each writes its own file.
     """
     state = MemoryState() if method.memory is None else method.memory.state()
     facts = {
@@ -119,7 +119,7 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error}); go on from an earlier checkpoint"
+            f"{path} cannot be read ({error}); resume from an earlier checkpoint"
         ) from error
     require_same_method(method, facts.get("method"), json.loads(facts.get("options", "{}")))
     return tensors, facts
@@ -208,7 +208,7 @@ def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
 
 
 def _fault(folder: Path, token: str | None, remembers: bool) -> str | None:
-    """Why a run cannot go on from a checkpoint, or nothing."""
+    """Why a run cannot resume from a checkpoint, or None."""
     wrong = None
     if not is_foreign(folder):
         wrong = flaw(folder, token)

@@ -114,8 +114,8 @@ class StepRunner(Component):
             # with several processes, the others cannot follow
             if self.trainer.args.world_size > 1 or not self.view.unfuse():
                 raise
-        # The backward pass may have added a part of its gradients, which cannot be told from what
-        # was there before.
+        # The backward pass may have added some gradients, which cannot be separated from
+        # earlier ones.
         model.zero_grad()
         self.tally.passes = replace(self._passes_before)
         for earlier in self.attached.update.taken[:-1]:

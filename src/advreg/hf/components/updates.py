@@ -36,7 +36,7 @@ class UpdateCheck(Component):
         self.guard = NonFiniteGuard(optimizer) if can_skip else None
 
     def release(self) -> None:
-        """Leave the optimizer as it was."""
+        """Take the flag off the optimizer."""
         if self.guard is not None:
             self.guard.release()
 

@@ -89,8 +89,8 @@ class Update:
 class NonFiniteGuard:
     """Makes an optimizer skip updates that are not finite, and raises the error one update later.
 
-    To read a gradient's norm, the host must wait for all that is queued on the GPU, which then
-    waits for the host. A fused optimizer takes a flag that stays on the GPU, ``found_inf``: where
+    To read a gradient's norm, the host must wait for the GPU's whole queue, and the GPU then waits
+    for the host. A fused optimizer takes a flag that stays on the GPU, ``found_inf``: where
     it is set, neither weights nor moments change. A loss scaler sets the same flag in fp16.
 
     Args:
@@ -103,7 +103,7 @@ class NonFiniteGuard:
 
     @staticmethod
     def supports(optimizer: Any) -> bool:
-        """Whether an optimizer reads ``found_inf``. Only those of torch itself are trusted."""
+        """Whether an optimizer reads ``found_inf``. Only torch's own optimizers are trusted."""
         is_own = type(optimizer).__module__.startswith("torch.optim.")
         return is_own and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
@@ -126,7 +126,7 @@ class NonFiniteGuard:
         self._late.settle()
 
     def release(self) -> None:
-        """Leave the optimizer as it was."""
+        """Take the flag off the optimizer."""
         self._optimizer.__dict__.pop("found_inf", None)
 
 

@@ -1,4 +1,4 @@
-"""The random generators: kept as they were around work that must leave no trace, and set back for
+"""The states of the random generators: restored after work that must leave no trace, and reused for
 shared masks.
 """
 
@@ -16,10 +16,10 @@ from torch import Tensor
 
 @contextmanager
 def kept_randomness(seed: int | None = None) -> Iterator[None]:
-    """Afterwards Python's, numpy's and torch's generators are where they were.
+    """Restores the states of Python's, numpy's and torch's generators afterwards.
 
     Args:
-        seed: where they begin inside; by default where they are.
+        seed: of the generators inside; by default they go on.
     """
     python, numpy = random.getstate(), np.random.get_state()
     gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

@@ -89,7 +89,7 @@ def require_arguments(args: TrainingArguments, method: Method, on_non_finite: st
         )
     if "lomo" in str(args.optim).lower():
         raise ValueError(
-            f"optim must be an optimizer with a step of its own, got {args.optim}, which "
+            f"optim must be an optimizer with a separate step, got {args.optim}, which "
             "updates the weights "
             "inside the backward pass; choose adamw_torch or another"
         )
@@ -120,7 +120,7 @@ def require_sharding(trainer: Trainer, method: Method, on_non_finite: str) -> No
         raise ValueError(
             "fp16 must be off under FSDP: an ascent that overflows is repeated, and a process "
             "that repeats alone "
-            "would wait for ever; train in bf16"
+            "would wait forever; train in bf16"
         )
 
 

@@ -1,4 +1,4 @@
-"""Stopping when asked: SIGINT or SIGTERM end a run after the step it is at, with a checkpoint."""
+"""SIGINT and SIGTERM end a run after its present step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-_NOTICE = ": stopping after this step, with a checkpoint; once more to leave at once\n"
+_NOTICE = ": stopping after this step, with a checkpoint; send it again to leave at once\n"
 
 
 class Stop:
-    """Within, the first SIGINT or SIGTERM is noted in ``asked``; the second does what it did
-    before, at once.
+    """Within, the first SIGINT or SIGTERM only sets ``asked``; the second has its former effect at
+    once.
 
-    Outside the main thread signals are left alone, and so is a signal that was ignored (as by
-    nohup).
+    Signals are not handled outside the main thread, nor where they were ignored (as under nohup).
     """
 
     def __init__(self) -> None:
@@ -36,10 +35,10 @@ class Stop:
         self._restore()
 
     def leave(self) -> NoReturn:
-        """Do now what the signal would have done: KeyboardInterrupt, an exit with 128 + its number,
-        or its handler.
+        """Do what the signal would have done: KeyboardInterrupt, an exit with 128 + its number, or
+        its handler.
         """
-        number = self.asked or signal.SIGTERM  # another process was asked
+        number = self.asked or signal.SIGTERM  # another process received it
         before = self._before.get(number)
         self._restore()
         if callable(before):
