@@ -328,7 +328,7 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
         if at["step"] == 0:
             took("start", time.perf_counter() - installed)
         at["step"] = self.trainer.state.global_step + 1
-        due = self.attached.method.schedule.due(self.attached.epoch)
+        due = self.attached.method.memory.schedule.due(self.attached.epoch)
         now = "refresh" if due else "reuse"
         return within(now, lambda: step(self, *given))
 
