@@ -20,15 +20,6 @@ from works.own_losses import LossWithoutSuper, LossWithSuper, WeighsClasses, los
 from works.traces import Trace, require_identical, require_like
 from works.trainer_cases import BERT, MIXTRAL, built, of
 
-
-@pytest.fixture(autouse=True)
-def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock
-    there.
-    """
-    monkeypatch.setattr("advreg.hf.view.view.has_dropout", lambda model: True)
-
-
 every_method = pytest.mark.parametrize("method", registry)
 with_delta = pytest.mark.parametrize(
     "method", [name for name in registry if registry[name].info.needs]

@@ -16,16 +16,6 @@ from works.all_cases import CASES
 from works.cases import WITHOUT_DELTA, ByTrainer, Case, Setting, create, outcome, without_delta
 from works.traces import Trace, require_identical
 
-
-@pytest.fixture(autouse=True)
-def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock
-    there.
-    """
-    for place in ("view.view", "guards.requirements"):
-        monkeypatch.setattr(f"advreg.hf.{place}.has_dropout", lambda model: True)
-
-
 # TRL warns of it on behalf of whoever calls it
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`label_smoothing_factor` is deprecated:FutureWarning"
