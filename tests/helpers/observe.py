@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
 from advreg.core import ball
+from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
@@ -46,6 +47,17 @@ def exact(family: str, **settings: Any) -> Any:
 @cache
 def _built(family: str, **settings: Any) -> Any:
     return tiny(family, **({"dropout": 0.0, "dtype": torch.float64} | settings))
+
+
+def quiet(family: str, **settings: Any) -> Any:
+    """A tiny model without dropout."""
+    return tiny(family, **{"dropout": 0.0} | settings)
+
+
+def noise_of(view: HFModelView, batch: Batch, scale: float = 0.1, seed: int = 0) -> Perturbation:
+    """A random perturbation of a batch."""
+    torch.manual_seed(seed)
+    return view.zeros(batch).map(lambda values, _: scale * torch.randn_like(values))
 
 
 def batch_of(family: str, size: int = 4, **settings: Any) -> Batch:

@@ -59,3 +59,60 @@ def test_dropout_of_lora_counts(probability: float) -> None:
     )
     model = peft.get_peft_model(tiny("llama"), settings).train()
     assert has_dropout(model) == differs(model, "llama") == (probability > 0)
+
+
+def test_dropout_modes() -> None:
+    model, batch = tiny("bert", dropout=0.3), tiny_batch("bert")
+    task = HFModelView(model)
+    with task.dropout("fresh"):
+        assert not torch.equal(task.bare_logits(batch), task.bare_logits(batch))
+    with task.dropout("shared"):
+        first, second, third = (
+            task.bare_logits(batch),
+            task.logits(batch),
+            task.averaged(batch, task.parameters()),
+        )
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    with task.dropout("off"):
+        off = task.bare_logits(batch)
+        assert torch.equal(off, task.bare_logits(batch))
+    assert model.training
+    assert torch.equal(off, model.eval()(**batch).logits)
+    assert not torch.equal(first, off)
+    model.train()
+    assert not torch.equal(
+        task.bare_logits(batch), task.bare_logits(batch)
+    )  # nothing of "shared" or "off" is left
+
+
+def test_shared_masks_are_new_ones_at_the_next_step() -> None:
+    task, batch = HFModelView(tiny("bert", dropout=0.3)), tiny_batch("bert")
+    found = []
+    for _ in range(2):
+        with task.dropout("shared"):
+            found.append(task.bare_logits(batch))
+    assert not torch.equal(*found)
+
+
+def test_an_error_inside_leaves_no_dropout_mode_behind() -> None:
+    task, batch = HFModelView(tiny("bert", dropout=0.3)), tiny_batch("bert")
+    for mode in ("shared", "off"):
+        with pytest.raises(ZeroDivisionError), task.dropout(mode):
+            raise ZeroDivisionError
+        assert task.model.training
+        assert not torch.equal(task.bare_logits(batch), task.bare_logits(batch))
+
+
+def test_evaluating_gives_mixed_training_flags_back() -> None:
+    model = tiny("bart")
+    model.get_encoder().eval()
+    model.get_encoder().layers[0].train()
+    flags = [module.training for module in model.modules()]
+    task = HFModelView(model)
+    with task.modes.evaluating():
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == flags
+    with pytest.raises(ZeroDivisionError), task.modes.evaluating():
+        raise ZeroDivisionError
+    assert [module.training for module in model.modules()] == flags

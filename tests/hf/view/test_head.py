@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
 from advreg.hf.view.head import Head
+from advreg.hf.view.view import HFModelView
+from observe import quiet
 from tiny_models import FAMILIES, tiny, tiny_batch
 
 
@@ -87,3 +90,23 @@ def test_virtual_tokens_have_no_labels() -> None:
     assert float(head.loss(logits, labels)) == pytest.approx(float(expected.detach()), rel=1e-5)
     before = head.loss(logits, labels, items=4)
     assert float(before) == pytest.approx(float(expected) * 3 / 4, rel=1e-5)
+
+
+def test_the_head_is_the_last_layer_and_never_the_embeddings() -> None:
+    bert, roberta, gpt2 = quiet("bert"), quiet("roberta"), quiet("gpt2")
+    assert HFModelView(bert).head() is bert.classifier
+    assert HFModelView(roberta).head() is roberta.classifier.out_proj
+    assert HFModelView(gpt2).head() is gpt2.score
+    with pytest.raises(
+        ValueError, match="spectral must be off for MarianMTModel: its head is tied"
+    ):
+        HFModelView(quiet("marian")).head()
+
+
+def test_cross_entropy_of_half_precision_logits_is_taken_in_single() -> None:
+    task, batch = HFModelView(quiet("bert")), tiny_batch("bert")
+    logits = (8 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))).half()
+    expected = F.cross_entropy(logits.double(), batch["labels"])
+    assert float(task.prediction_head.loss(logits, batch["labels"])) == pytest.approx(
+        float(expected), rel=1e-6
+    )
