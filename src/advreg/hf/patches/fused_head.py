@@ -19,6 +19,9 @@ from advreg.core.divergence import widen
 from advreg.hf.view.head import IGNORED, Head
 
 FUSED_HEAD = "fused_lm_head"
+"""The argument of TRL's patched forward pass that switches the fused head on."""
+SKIP_LOGITS = "skip_logits"
+"""The argument of liger-kernel's patched forward passes that leaves the logits out."""
 _ROWS_AT_ONCE = 2048  # positions per chunk of the entropy
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.guards.capability import refusal
-from advreg.hf.patches.fused_head import FUSED_HEAD, fused_head_output
+from advreg.hf.patches.fused_head import FUSED_HEAD, SKIP_LOGITS, fused_head_output
 from advreg.hf.view.doubling import first_half, rows_of
 from advreg.hf.view.inputs import ITEMS
 from advreg.hf.view.streams import Delta
@@ -98,6 +98,8 @@ class TrainedPass:
         if not keeps_labels:
             read = self._batch.get("labels") if labels is None else labels
             inputs = passes.inputs.without_labels(inputs, read)
+        elif self._needs_logits and SKIP_LOGITS in passes.inputs.parameters:
+            inputs[SKIP_LOGITS] = False
         if self._doubled:
             inputs = self._double(inputs, keeps_labels)
         passes.dropout.begin_pass()
