@@ -20,6 +20,6 @@ def test_the_decoder_reads_the_start_token_and_then_the_labels(family: str) -> N
 def test_a_missing_sample_id_is_explained() -> None:
     with pytest.raises(
         KeyError,
-        match=r"no 'sample_id'.*advreg\.Identified .* advreg\.IdCollator, or use Adversarial",
+        match=r"no 'sample_id'.*train with AdversarialTrainer, advreg\.attach or advreg\.prepare",
     ):
         HFModelView(quiet("bert")).sample_ids(tiny_batch("bert"))

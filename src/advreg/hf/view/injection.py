@@ -296,13 +296,13 @@ def _block_around(core: nn.Module, embedding: nn.Module, stream: str) -> nn.Modu
 def _named_modules(core: nn.Module, site: str, streams: list[str]) -> dict[str, nn.Module]:
     parts = site.split(",") if "=" in site else [f"{streams[0]}={site}"]
     pairs = [part.split("=", 1) for part in parts]
-    named = {stream.strip(): name.strip() for stream, name in pairs}
+    named = {stream.strip(): _module(core, name.strip()) for stream, name in pairs}
     if set(named) != set(streams):
         raise InjectionError(
             f"site must name a module for each of the streams {', '.join(streams)}, got '{site}'; "
             "write it as " + ",".join(f"{stream}=module.name" for stream in streams)
         )
-    return {stream: _module(core, named[stream]) for stream in streams}
+    return {stream: named[stream] for stream in streams}
 
 
 def _module(core: nn.Module, name: str) -> nn.Module:

@@ -77,7 +77,7 @@ class HFModelView:
         self.modes = modes = DropoutModes(self.model, context)
         self.streams = streams = Streams(model, site, inputs, modes.without_trace)
         losses = Losses(self.model, head, inputs, label_smoothing, modes.without_trace)
-        self.means = means
+        self.means, self.context = means, context
         self._passes = passes = Passes(
             self.core, inputs, head, streams, modes, context, compute_loss or losses.of_pass, means
         )
