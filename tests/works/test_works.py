@@ -22,7 +22,8 @@ def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     """R-Drop refuses a model without dropout, where its penalty is 0, and so is held to stock
     there.
     """
-    monkeypatch.setattr("advreg.hf.view.view.has_dropout", lambda model: True)
+    for module in ("view.view", "guards.requirements"):
+        monkeypatch.setattr(f"advreg.hf.{module}.has_dropout", lambda *_, **__: True)
 
 
 # TRL warns of it on behalf of whoever calls it
