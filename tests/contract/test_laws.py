@@ -42,6 +42,7 @@ from observe import (
     ready,
     real_tokens,
     step,
+    switched_off,
     take,
     watched,
 )
@@ -400,11 +401,12 @@ MAGNITUDES = ("radius", "noise_scale", "cut")
 
 
 def still(name: str) -> dict[str, float]:
-    """The option with which a method is standard training: a perturbation of size 0, or weight
+    """Options with which a method is standard training: a perturbation of size 0, or all numbers
     0.
     """
     known = make(name).options()
-    return next(({option: 0.0} for option in (*MAGNITUDES, "weight") if option in known), {})
+    sizes = ({option: 0.0} for option in MAGNITUDES if option in known)
+    return next(sizes, switched_off(name))
 
 
 BOUNDED = [  # those with a bound on what is added to an embedding, or that add nothing
@@ -515,7 +517,9 @@ def test_a_checkpoint_of_other_options_is_refused(name: str, tmp_path: Path) -> 
 # ---- (f) nothing to perturb with
 
 
-@every_method
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if still(name) or not registry[name].info.needs]
+)
 @two_families
 def test_a_ball_of_radius_zero_is_standard_training(
     name: str, family: str, copies: Copies | None
@@ -543,7 +547,7 @@ def test_a_weight_of_zero_is_standard_training(name: str) -> None:
 
 # ---- (f') not yet
 
-STARTED = [name for name in METHODS if name != "standard"]
+STARTED = [name for name in METHODS if "start_at" in make(name).options()]
 
 
 @pytest.mark.parametrize("name", STARTED)
@@ -608,7 +612,8 @@ def test_gradients_are_exchanged_once_for_each_update_and_last_of_all(name: str)
         told = [event for event in wrapper.events if event != "forward"]
         updates = method.options().get("replays", 1)
         assert told == ["kept"] * (len(told) - updates) + ["exchanged"] * updates
-        assert len(told) == (1 + method.options()["ascent_steps"] if name == "freelb" else updates)
+        repeats = "repeats_backward" in method.info.traits
+        assert len(told) == (method.passes().backward if repeats else updates)
 
 
 def counted(method: Method, task: HFModelView, batch: Batch, epoch: int) -> tuple[float, float]:

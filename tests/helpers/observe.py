@@ -4,7 +4,7 @@ events, traces left.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,7 +25,7 @@ from advreg.hf.view.passes import Passes
 from advreg.hf.view.streams import Streams
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
-from advreg.methods import Method, Step, StepReport
+from advreg.methods import Method, Step, StepReport, create, describe
 from naive import Rows, sites
 from tiny_models import POSITIONS, VOCABULARY, tiny, tiny_batch
 
@@ -127,6 +127,17 @@ def ready(method: Method, task: HFModelView, batch: Batch, seed: int = 0) -> Non
         seed,
         torch.device("cpu"),
     )
+
+
+def switched_off(name: str) -> dict[str, float]:
+    """Options with which a method trains as Standard does: 0 for every number that may be 0."""
+    found = {}
+    for option in describe(name):
+        if option.type is float:
+            with suppress(ValueError):
+                create(name, **{option.name: 0.0})
+                found[option.name] = 0.0
+    return found
 
 
 def remembered(method: Method) -> dict[str, Tensor]:

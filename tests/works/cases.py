@@ -21,8 +21,9 @@ from transformers import Trainer, TrainingArguments
 from advreg.hf.components.steps import StepRunner
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.trainer import AdversarialMixin
-from advreg.methods import Method, create, describe, registry
+from advreg.methods import Method, create, registry
 from advreg.methods.base import Dropout
+from observe import switched_off
 from works.traces import Trace, require_like, weights_of
 
 UPDATES = 5
@@ -58,8 +59,7 @@ WITHOUT_DELTA: dict[str, dict[str, Any]] = {
 
 def without_effect(name: str) -> Method:
     """A method that must train as stock does."""
-    usual = {"weight": 0.0} if any(option.name == "weight" for option in describe(name)) else {}
-    return create(name, **WITHOUT_EFFECT.get(name, usual))
+    return create(name, **WITHOUT_EFFECT.get(name, switched_off(name)))
 
 
 def without_delta(name: str, dropout: Dropout) -> Method:

@@ -1,14 +1,28 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 import naive
 from advreg.core.schedule import Clock
+from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Step, create, registry
-from observe import batch_of, close, dropping, exact, gradients, known_dropout, step, watched
+from observe import (
+    Padded,
+    batch_of,
+    close,
+    dropping,
+    exact,
+    features_of,
+    gradients,
+    known_dropout,
+    step,
+    watched,
+)
 from tiny_models import tiny, tiny_batch
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -117,3 +131,28 @@ def test_a_llama_with_dropout_in_its_attention_is_trained() -> None:
 def test_rdrop_refuses_bad_values(option: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         registry["rdrop"](**{option: value})
+
+
+def test_a_trainer_takes_a_model_that_is_still_in_evaluation_mode_and_refuses_one_without_dropout(
+    tmp_path: Path,
+) -> None:
+    """``from_pretrained`` leaves a model in evaluation mode; the first step sets it to training."""
+
+    def train(model: Any) -> AdversarialTrainer:
+        trainer = AdversarialTrainer(
+            model=model,
+            args=TrainingArguments(
+                str(tmp_path), max_steps=1, save_strategy="no", report_to="none", use_cpu=True
+            ),
+            train_dataset=features_of(batch_of("bert")),
+            data_collator=Padded(0),
+            method=create("rdrop"),
+        )
+        trainer.train()
+        return trainer
+
+    assert train(tiny("bert", dropout=0.2).eval()).state.global_step == 1
+    with pytest.raises(
+        ValueError, match=r"model drops nothing.* set a dropout above 0 .* or choose"
+    ):
+        train(exact("bert"))

@@ -165,7 +165,7 @@ def _of_model(core: Any) -> Iterator[Lack]:
             f"{name} is not a PreTrainedModel, so what it predicts is not known",
             "",
         )
-    if not has_dropout(core):
+    if not has_dropout(core, active=False):  # the mode is set at the first step
         yield (
             "dropout",
             "the model drops nothing, so two passes would predict the same",

@@ -68,12 +68,12 @@ class DropoutModes:
             yield
 
 
-def has_dropout(model: nn.Module) -> bool:
-    """Whether a module in training mode drops values with a probability above 0."""
+def has_dropout(model: nn.Module, active: bool = True) -> bool:
+    """Whether a module drops values with a probability above 0, in training mode if ``active``."""
     return any(
         probability > 0
         for module in model.modules()
-        if module.training
+        if module.training or not active
         for probability in _drops(module)
     )
 
