@@ -165,7 +165,7 @@ def test_a_damaged_config_is_refused_with_a_sentence_or_can_be_used(
         assert len(told) > 20
     else:
         assert read.epochs >= 1
-        assert all(read.method(name).name == name for name in read.methods)
+        assert all(read.method(name).info.name == name for name in read.methods)
 
 
 # ---- tables

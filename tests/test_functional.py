@@ -123,7 +123,7 @@ def test_a_kept_perturbation_gives_arch_s_penalty() -> None:
     view = HFModelView(model)
     delta = view.zeros(batch).map(lambda values, mask: torch.ones_like(values) * mask[..., None])
     clean = model(**batch).logits
-    with view.injection.adding(delta):
+    with view.streams.injection.adding(delta):
         perturbed = model(**batch).logits
     found = functional.arch_penalty(view, batch, delta)
     assert float(found) == pytest.approx(float(naive_kl(clean, perturbed).mean()), rel=1e-4)

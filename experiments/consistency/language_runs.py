@@ -197,8 +197,9 @@ class LengthTrainer(AdversarialTrainer):
     change the order.
     """
 
-    def get_train_dataloader(self) -> Any:
-        return self._loader(self._shard_batches())
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.advreg.samples.batches = self.advreg.samples.shard_batches()
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,9 @@ class LanguageRun:
         model: Any = trainer.model
         return records.RunRecord.begin(
             name=planned.key,
-            method=records.MethodInfo(name=trainer.method.name, settings=trainer.method.options()),
+            method=records.MethodInfo(
+                name=trainer.method.info.name, settings=trainer.method.options()
+            ),
             task=records.TaskInfo(
                 name=planned.task,
                 fingerprint=data.fingerprint,

@@ -38,7 +38,7 @@ from torch import Tensor
 from advreg.core.divergence import divergence
 from advreg.core.sketch import Drawn, Lumped, Parts, Sketch
 from advreg.hf.survey import to_device
-from advreg.hf.view.head import Head
+from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
 from advreg.records.environment import capture_environment, now
 from advreg.records.sealed import load_as, save_as
@@ -152,7 +152,7 @@ class Subject:
 
     def predicted(self, model: Any, batch: dict[str, Any], tokens: int) -> tuple[Tensor, Tensor]:
         """Logits of the first target tokens of a batch, and the tokens."""
-        labels, mask = Head(model).targets(batch["labels"])
+        labels, mask = HFModelView(model, perturbs=False).targets(batch)
         logits = model(**batch, use_cache=False).logits
         return logits[mask][:tokens], labels[mask][:tokens]
 

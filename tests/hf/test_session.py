@@ -20,7 +20,7 @@ import advreg
 from advreg.hf.checkpoint.state import CheckpointError
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.session import Session, prepare
-from advreg.hf.view.view import ITEMS, SAMPLE_ID
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
 from advreg.methods import Method, create, registry
 from observe import Padded, dropping, features_of
 from process_jobs import OPTIONS, fixed_noise, trainer_of

@@ -9,4 +9,4 @@ def _dropout_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     there.
     """
     for place in ("view.view", "guards.requirements"):
-        monkeypatch.setattr(f"advreg.hf.{place}.has_dropout", lambda model: True)
+        monkeypatch.setattr(f"advreg.hf.{place}.has_dropout", lambda *_, **__: True)

@@ -49,7 +49,11 @@ class SharedMeans:
         self._cached = cached.to(cache.device)
         self.written_at = torch.full_like(self._cached, -1)
         self.complete = False
+        none = torch.empty(0, dtype=torch.int64, device=cache.device)
         self._means: dict[str, Tensor] = {}
+        for stream in cache.sample_lengths:
+            empty = cache.means(stream, none)
+            self._means[stream] = empty.new_zeros(len(cached), *empty.shape[1:])
 
     def gather(self) -> None:
         """Bring the means of all processes; every one of them must call it."""
@@ -68,7 +72,7 @@ class SharedMeans:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the means that arrived with the last :meth:`gather`."""
+        """Bytes of the means."""
         return sum(means.nbytes for means in self._means.values())
 
     def means(self, stream: str, slots: Tensor) -> Tensor:

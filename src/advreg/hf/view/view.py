@@ -54,7 +54,7 @@ class HFModelView:
 
     Example:
         >>> view = HFModelView(model)
-        >>> clean, perturbed = view.pair(batch, view.zeros(batch))
+        >>> clean, perturbed = view.paired_logits(batch, view.zeros(batch))
         >>> clean.shape == perturbed.shape
         True
     """
