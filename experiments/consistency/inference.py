@@ -17,6 +17,7 @@ PAYS, DOES_NOT, UNDECIDED = "pays", "does not pay", "undecided"
 LEVEL = 0.05
 SHARE_OF_DEVIATION = 1 / 3
 FREE_TIME = 1.1  # times Standard's time a step
+TWICE_TIME = 2.2  # the longest step, over Standard's, for which twice the epochs are equal compute
 SHARE_TO_REPLACE = 3 / 4
 
 BySeed = Mapping[int, float]
@@ -116,7 +117,11 @@ def pays_for_price(
         return False
     if time is not None and time <= FREE_TIME:
         return True
-    return None if over_twice is None else pays(*over_twice)
+    if over_twice is None:
+        return None
+    beats_twice = pays(*over_twice)
+    is_longer = time is None or time > TWICE_TIME  # so the control had less time
+    return None if beats_twice and is_longer else beats_twice
 
 
 def replaces(one_pass: BySeed, other: BySeed) -> Gain | None:

@@ -132,7 +132,7 @@ choice has seen. Gains are differences to Standard with the same seed, with 95 %
 - **Does not pay**: the interval ends below a third of Standard's standard deviation over seeds.
 - **Undecided**: neither.
 - **For its price**: it pays, and either a step takes at most 1.1 times Standard's, or it also pays against Standard
-  with twice the epochs. Methods with more than two passes take longer than that control.
+  with twice the epochs. Where a step takes more than 2.2 times Standard's, that control had less time: not tested.
 - **Test samples**: the interval of the same gain from a bootstrap over test samples with the seeds fixed.
 - **Helps calibration**: the interval of the difference in negative log-likelihood, after temperature scaling on the
   validation set, is below 0.
