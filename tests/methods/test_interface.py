@@ -178,11 +178,11 @@ class VAT(Method):
     xi: float = option(0.01, "ξ, size of the noise from which the gradient is taken")
 
     def objective(self, view: ModelView, batch: Batch, step: Step) -> StepReport:
-        clean = view.peek(batch).detach()
+        clean = view.bare_logits(batch).detach()
         start = Start("uniform").draw(view.zeros(batch), Ball(self.xi))
-        gradient = view.gradient(kl(clean, view.probe(batch, leaf := start.leaf())).sum(), leaf)
+        gradient = view.gradient(kl(clean, view.ascent_logits(batch, leaf := start.leaf())).sum(), leaf)
         delta = Ball(self.epsilon).rescale(gradient)
-        penalty = kl(clean, view.peek(batch, delta)).mean()
+        penalty = kl(clean, view.bare_logits(batch, delta)).mean()
         task_loss = view.loss_at(batch) if "labels" in batch else torch.zeros_like(penalty)
         return StepReport(task_loss + penalty, task_loss.detach(), penalty.detach())
 
