@@ -324,7 +324,7 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
         if at["step"] == 0:
             took("start", time.perf_counter() - installed)
         at["step"] = self.state.global_step + 1
-        now = "refresh" if self.method.schedule.due(self._epoch) else "reuse"
+        now = "refresh" if self.method.memory.schedule.due(self._epoch) else "reuse"
         return within(now, lambda: step(self, *given))
 
     def noted_save(self: Any, *rest: Any) -> None:

@@ -160,18 +160,18 @@ def test_arch_fills_its_memory_after_a_stock_checkpoint_and_says_so_once(
 ) -> None:
     method = arch(refresh_every=every)
     seen: dict[int, set[bool]] = {}
-    recall = method.recall
+    read = method.memory.read
     trainer = tiny_trainer(
         copy, method, model=tiny("bert", seed=5, dropout=0.1), num_train_epochs=5
     )
 
-    def noted(ids: Tensor, zeros: Any) -> Any:
+    def noted(ids: Tensor, zeros: Any, epoch: int) -> Any:
         seen.setdefault(trainer._epoch, set()).add(True)
-        delta = recall(ids, zeros)
+        delta = read(ids, zeros, epoch)
         assert all(bool((values.abs().sum((1, 2)) > 0).all()) for values in delta.values.values())
         return delta
 
-    method.recall = noted
+    method.memory.read = noted
     trainer.train(resume_from_checkpoint=str(copy / f"checkpoint-{step}"))
     assert set(range(step // 2, 5)) - set(seen) == refreshes
     (warning,) = [line for line in warnings_of(caplog) if "without advreg" in line]

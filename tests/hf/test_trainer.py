@@ -447,7 +447,7 @@ def test_a_stream_of_samples_has_no_ids_so_only_methods_without_memory_take_it(
 ) -> None:
     with pytest.raises(
         ValueError,
-        match=r"must have a length .* got \w*(Stream|IterableDataset); load it whole.*: freeat",
+        match=r"must have a length .* got \w*(Stream|IterableDataset); load it whole.*: standard, freeat",
     ):
         trainer_of(tmp_path, method_of("arch"), data=data, max_steps=3).train()
     trainer = trainer_of(tmp_path, method_of("r3f"), data=data, max_steps=3)

@@ -1,9 +1,9 @@
 """Settings by family of tasks: of ARCH, of SMART, which shares the inner maximisation, and of the
 training itself.
 
-``translation`` and ``understanding`` are those of ARCH's paper; ``fine-tuning`` is what our own
-study of a pretrained encoder has as its default (docs/results/studies.md). Of the other methods a
-family has what they do not work without.
+``translation`` and ``understanding`` are from ARCH's paper; ``fine-tuning`` is the default of our own study
+of a pretrained encoder (docs/results/studies.md). Other methods have only the settings without which they
+do not work.
 
 By the paper's text alone the ascent of ``understanding`` is inert: a plain gradient times 1e-4
 leaves δ at its random start. The paper refers to MT-DNN for details, so the rest is from its code:

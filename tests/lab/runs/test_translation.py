@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from advreg.core.schedule import Clock
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.lab.kinds.subwords import SubwordError, Subwords, learn_subwords
 from advreg.lab.kinds.translator import TranslationTrainer, Translator
@@ -28,7 +27,7 @@ from advreg.lab.runs.translation import (
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.tasks.bleu import score
 from advreg.lab.tasks.parallel import read_lines
-from advreg.methods.base import StepReport
+from advreg.methods.base import Step, StepReport
 from advreg.methods.noise.r3f import R3F
 from advreg.records import diagnostics as health
 from advreg.records import run as records
@@ -292,11 +291,10 @@ def test_an_update_that_is_not_finite_stops_the_run_or_is_skipped_and_counted(
 ) -> None:
     objective = R3F.objective
 
-    def spoilt(self: R3F, task: Any, batch: Any, clock: Clock, *rest: Any) -> StepReport:
-        report = objective(self, task, batch, clock, *rest)
-        return (
-            dataclasses.replace(report, loss=torch.tensor(torch.nan)) if clock.step == 1 else report
-        )
+    def spoilt(self: R3F, view: Any, batch: Any, step: Step) -> StepReport:
+        report = objective(self, view, batch, step)
+        nan = torch.tensor(torch.nan)
+        return dataclasses.replace(report, loss=nan) if step.clock.step == 1 else report
 
     monkeypatch.setattr(R3F, "objective", spoilt)
     quick = dataclasses.replace(settings, methods=("r3f",), options={}, epochs=1)
