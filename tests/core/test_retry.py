@@ -42,7 +42,7 @@ def test_what_does_not_fit_alone_is_an_error(caplog: pytest.LogCaptureFixture) -
     ):
         Fitting()(5, 7, work)
     assert [record.getMessage()[-30:] for record in caplog.records] == [
-        f"the ascent goes on with {part} at a time"[-30:] for part in (3, 2, 1)
+        f"the ascent continues with {part} at a time"[-30:] for part in (3, 2, 1)
     ]
 
 

@@ -386,4 +386,4 @@ def test_an_ascent_in_halves_finds_what_the_whole_one_finds(
             trainer.train()
         ends.append(end_of(trainer))
     assert_same_up_to_rounding(*ends)
-    assert "the ascent goes on with 1 at a time" in caplog.text
+    assert "the ascent continues with 1 at a time" in caplog.text

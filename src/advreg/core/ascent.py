@@ -30,7 +30,7 @@ class Ascent:
     Args:
         steps: S.
         step_size: η.
-        rule: ``"normalised"`` g/‖g‖ in the ball's norm and scope, ``"gradient"`` g as it is,
+        rule: ``"normalised"`` g/‖g‖ in the ball's norm and scope, ``"gradient"`` g unchanged,
             ``"sign"`` sign(g).
         end: ``"project"`` into the ball after each step, or ``"rescale"`` onto its surface.
     """

@@ -68,13 +68,11 @@ class Ball:
         return delta.map(lambda values, _: self.radius * (values * inverse(self.size(values))))
 
     def contains(self, delta: Perturbation, tolerance: float = 1e-5) -> bool:
-        """Is every sample's (or token's) δ inside, up to rounding?"""
+        """Whether every sample's (or token's) δ is inside, up to rounding."""
         return bool(self.holds(delta, tolerance).all())
 
     def holds(self, delta: Perturbation, tolerance: float = 1e-5) -> Tensor:
-        """Which samples' δ, or those of all their tokens, are inside, (B,); of a GPU nothing is
-        waited for.
-        """
+        """Which samples' δ are inside, for scope ``"token"`` at every token, (B,); the host does not wait."""
         limit = self.radius * (1 + tolerance) + torch.finfo(torch.float32).tiny
         inside = [
             (self.size(values) <= limit).flatten(1).all(1) for values in delta.values.values()

@@ -56,8 +56,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 class _ManyRows(torch.autograd.Function):
-    """The divergence of many rows, (N, C) → (N,), for which nothing of their size is kept but the
-    logits themselves.
+    """The divergence of many rows, (N, C) → (N,), which keeps no tensor of their size but the logits.
 
     Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in
     float32. Here log P and log Q are made again for the backward pass, a part of the rows at a
@@ -148,7 +147,7 @@ def divergence(
         perturbed: f(x + δ), (..., C).
         kind: ``"kl"`` is KL(f(x) ‖ f(x+δ)), ``"symmetric_kl"`` the mean of both directions.
         prediction: ``"classes"`` (softmax), ``"labels"`` (independent sigmoids), ``"value"``
-            (regression, where the divergence is the squared error whatever ``kind`` says).
+            (regression: the squared error for any ``kind``).
         detach_clean: let no gradient flow through f(x).
     """
     if detach_clean:

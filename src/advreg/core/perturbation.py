@@ -1,6 +1,4 @@
-"""Perturbations δ of token embeddings: one tensor per stream, zero wherever there is no real
-token.
-"""
+"""Perturbations δ of token embeddings: one tensor per stream, zero where there is no real token."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class Perturbation:
         return next(iter(self.masks.values())).device
 
     def map(self, function: Callable[[Tensor, Tensor], Tensor]) -> Perturbation:
-        """Apply ``function(values, mask)`` to each stream; whatever it leaves on padding is
-        wiped.
-        """
+        """Apply ``function(values, mask)`` to each stream, and set padding to zero."""
         values = {
             stream: blank_padding(function(value, self.masks[stream]), self.masks[stream])
             for stream, value in self.values.items()
@@ -65,9 +61,7 @@ class Perturbation:
         return Perturbation(values, self.masks)
 
     def scaled(self, factor: Callable[[Tensor], Tensor]) -> Perturbation:
-        """Each stream times ``factor(values)``; a finite factor leaves padding at zero, so nothing
-        has to be wiped.
-        """
+        """Each stream times ``factor(values)``; a finite factor leaves padding at zero."""
         return Perturbation(
             {stream: value * factor(value) for stream, value in self.values.items()}, self.masks
         )
@@ -172,9 +166,7 @@ class Cut:
 
 
 def blank_padding(values: Tensor, mask: Tensor) -> Tensor:
-    """Zero on padding whatever stood there, even inf or NaN (which a product with the mask would
-    keep).
-    """
+    """Set padding to zero, even inf or NaN, which a product with the mask would keep."""
     return values.masked_fill(~mask[..., None], 0.0)
 
 

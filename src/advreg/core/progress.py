@@ -1,4 +1,4 @@
-"""How far long work is: told, and drawn by whoever listens."""
+"""Progress callbacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 
 
 def counting(progress: Progress | None, what: str, total: int) -> Callable[[int], None] | None:
-    """``progress`` for work that tells how much was done since it last told; ``None`` if nobody
-    listens.
+    """A callback for work that reports how much it did since its last report; ``None`` without ``progress``.
 
     Example:
         >>> advance = counting(lambda what, done, total: print(what, done, "of", total), "samples", 10)

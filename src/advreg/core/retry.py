@@ -1,6 +1,4 @@
-"""Work that fits the memory: all samples of a batch at once, or, where that is too much, in
-parts.
-"""
+"""Work on a batch in one go, or in parts where memory does not suffice."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ class Fitting:
         """What ``work`` gives for each part of a batch of ``size`` samples of ``width`` positions,
         in their order.
 
-        The work must be of the kind that can be begun again: it changes nothing but what it
-        returns.
+        ``work`` must be free of side effects, because it may be retried.
         """
         while True:
             step = size if self.most is None else min(size, max(1, self.most // max(1, width)))
@@ -47,7 +44,7 @@ class Fitting:
             # outside the handler: by now the failed pass's tensors are free
             self.most = (step + 1) // 2 * width
             logger.warning(
-                "out of memory with %d samples of %d tokens; %s goes on with %d at a time",
+                "out of memory with %d samples of %d tokens; %s continues with %d at a time",
                 step,
                 width,
                 self.what,

@@ -68,7 +68,7 @@ class PerturbationCache(SampleRows):
 
     @property
     def complete(self) -> bool:
-        """Has every cached sample been written? Once it has, the device is not asked again."""
+        """Whether every cached sample has been written. Once it has, the device is not read again."""
         if not self._complete:
             self._complete = bool((self.written_at >= 0).all())
         return self._complete
@@ -116,8 +116,7 @@ class PerturbationCache(SampleRows):
     def write(
         self, ids: Tensor, delta: Perturbation, ema: float, ball: Ball, epoch: int
     ) -> Perturbation:
-        """Blend the cached samples' new Δ into the cache and return what each sample is to be
-        trained on.
+        """Blend the cached samples' new Δ into the cache and return the δ to train on.
 
         A cached sample gets Π(α · old + (1 − α) · Δ), or Δ unchanged when it has no old value; an
         uncached one keeps its own Δ.
@@ -154,7 +153,7 @@ class PerturbationCache(SampleRows):
         self._samples[f"means.{stream}"].index_copy_(0, slots, means)
 
     def _require_data(self, ids: Tensor, masks: Mapping[str, Tensor]) -> None:
-        """Ids and lengths must be those of the data the cache was made for."""
+        """Ids and lengths must match the data the cache was made for."""
         self._require(ids)
         rows = self.shard.rows(ids.to(self.device))
         for stream, mask in masks.items():

@@ -1,4 +1,4 @@
-"""Asking a GPU whether all is well without waiting for it."""
+"""Checks of values on a GPU that do not make the host wait."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ class LateCheck:
     """A check whose answer is looked at when the next one is put, or when :meth:`settle` asks for
     it.
 
-    Reading a flag off a GPU makes the host wait for all that is queued there; a step that is bound
-    by launching kernels then loses what it was ahead. Here the flag travels to the host behind the
-    work, and by the next step it has arrived. What lives on the host is looked at immediately.
+    Reading a flag from a GPU makes the host wait for all queued work; a step that is bound by launching kernels then loses its lead. Here the flag is copied to the host behind the work and read in the next step. Values on the host are checked immediately.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ _BINS = 40
 _SHOWN, _LONGEST_SHOWN = (
     8,
     48,
-)  # samples whose tokens are told apart, and how many of these they may have
+)  # samples shown token by token, and the most tokens of such a sample
 
 
 def memory_health(
@@ -52,7 +52,7 @@ def similarity_histograms(
         vectors: sentence vectors of this process's samples, (n, d).
         rows: which of them are cached, in the order of the cache's slots.
         index: the neighbours.
-        anchors: the vectors its slots stand for, where they are not those of ``rows``.
+        anchors: the vectors its slots stand for, where they are not the vectors of ``rows``.
     """
     others = torch.ones(len(next(iter(vectors.values()))), dtype=torch.bool)
     others[rows] = False

@@ -1,6 +1,4 @@
-"""What processes that train together tell each other. Every one of them must call, and in the same
-order.
-"""
+"""Exchanges between processes that train together. Every process must call, in the same order."""
 
 from __future__ import annotations
 
@@ -36,5 +34,5 @@ def summed(value: int, device: torch.device, world: int) -> int:
 
 
 def _lengthened(rows: Tensor, size: int) -> Tensor:
-    """Followed by rows of zeros: an exchange wants as many of each process."""
+    """Padded with rows of zeros: an exchange needs the same number from each process."""
     return F.pad(rows.contiguous(), (*[0] * (2 * (rows.dim() - 1)), 0, size - len(rows)))

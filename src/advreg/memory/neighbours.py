@@ -42,8 +42,7 @@ def nearest(
     """The ``count`` anchors of highest cosine similarity to each query, exactly; (Q, d), (A, d) →
     (Q, count).
 
-    Every query is compared with every anchor, in float32 whatever precision is set for other
-    products. Nearest first, and of anchors whose computed scores are equal the lowest first. With
+    Every query is compared with every anchor, in float32, for any precision of other products. Nearest first, and of anchors whose computed scores are equal the lowest first. With
     ``count`` = 1 it is the lowest of them that is found; with more it is left open which of the
     anchors that tie for the last place are. Zero vectors have similarity 0 to everything. The same
     call on the same machine finds the same.
@@ -159,9 +158,7 @@ class _Pace:
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """Products of float32 matrices in float32: neither TF32 nor bfloat16, whatever was set, and as
-    set afterwards.
-    """
+    """Products of float32 matrices in float32, neither TF32 nor bfloat16; the setting is restored afterwards."""
     with torch.autocast(device.type, enabled=False):
         if not hasattr(
             torch.backends.cuda.matmul, "fp32_precision"
@@ -236,7 +233,7 @@ class Borrowing:
     Args:
         count: K.
         choice: ``"nearest"`` by cosine similarity, or ``"random"``.
-        scope: with several processes, ``"all"`` cached samples or those of the ``"shard"``.
+        scope: with several processes, ``"all"`` cached samples, or the samples of the ``"shard"``.
     """
 
     count: int = 1
@@ -337,7 +334,7 @@ class NeighbourIndex:
         Neighbours that were never written do not count; a sample without any gets zero.
 
         Args:
-            rows: where the samples of a batch stand in the index, (B,).
+            rows: places of the samples of a batch in the index, (B,).
             lender: has the neighbours' means.
             like: the shape of the batch.
         """

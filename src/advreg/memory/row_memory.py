@@ -86,7 +86,7 @@ class RowMemory(Memory):
         """Start empty where a run stands."""
 
     def _adopt(self, state: MemoryState, then: Shard) -> None:
-        """Take over what a state has beside the rows; ``then`` is the shard that saved it."""
+        """Take over what a state has besides the rows; ``then`` is the shard that saved it."""
 
     @abstractmethod
     def _take(self, rows: Mapping[str, Tensor]) -> None:

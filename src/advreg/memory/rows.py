@@ -124,7 +124,7 @@ class SampleRows:
 
     @property
     def device(self) -> torch.device:
-        """Where what is read arrives: the model's device, whatever the tier."""
+        """The model's device, where rows arrive from any tier."""
         return self.place.device
 
     @property
@@ -139,7 +139,7 @@ class SampleRows:
         return self.slot_of[self.shard.rows(ids.to(self.device))].long()
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Where samples stand in the shard, (B,), and which of them do; the host does not wait."""
+        """Places of samples in the shard, (B,), and which of them belong to it; the host does not wait."""
         near = ids.to(self.device)
         at = self.shard.rows(near).clamp(0, len(self.shard) - 1)
         return at, self.shard.ids_at(at) == near

@@ -1,4 +1,4 @@
-"""Who lends to samples without a perturbation: a cache, or the caches of all processes together."""
+"""Sources of borrowed perturbations: a cache, or the caches of all processes together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lender(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Has every one of the samples been written?"""
+        """Whether all samples have been written."""
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
         """Mean row of each of these samples, (..., D)."""
@@ -35,9 +35,7 @@ class Lender(Protocol):
 class SharedMeans:
     """The mean rows of the whole cache set X, as all processes had them at the last :meth:`gather`.
 
-    A borrowed perturbation needs one mean row of each neighbour and nothing else, so |X|·D numbers
-    per stream are all that processes exchange: once per refresh, since means change in no other
-    epoch. Slots are places in the sorted cache set, as they are for one process alone.
+    A borrowed perturbation needs one mean row of each neighbour and nothing else, so processes exchange |X|·D numbers per stream once per refresh; means change in no other epoch. Slots are places in the sorted cache set, as for one process.
 
     Args:
         cache: this process's own.
@@ -80,9 +78,7 @@ class SharedMeans:
 
 
 def assembled(mine: Tensor, cached: Tensor, world: int) -> Tensor:
-    """Rows of the whole cache set in its order, (A, …), from those that every process has of its
-    own samples.
-    """
+    """Rows of the whole cache set in its order, (A, …), from the rows that each process has of its own samples."""
     whole = mine.new_empty(len(cached), *mine.shape[1:])
     for rank, part in enumerate(gathered(mine, world)):
         whole[cached % world == rank] = part

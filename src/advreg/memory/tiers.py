@@ -45,7 +45,7 @@ class Place:
 
     @property
     def is_near(self) -> bool:
-        """Can the model's device read the rows where they lie?"""
+        """Whether the model's device can read the rows in place."""
         return self.tier == "device" or (self.tier == "host" and self.device.type == "cpu")
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where rows are to be kept.
+    """A choice of the place of rows.
 
     Args:
         kind: a tier, or ``"auto"``: the nearest one with room.
@@ -130,7 +130,7 @@ def choose_tier(needed: int, device_budget: float, host_budget: float) -> Tier:
 
 
 def device_budget(device: torch.device, stated_gb: float | None = None) -> float:
-    """Bytes a cache may take beside the model: what is stated, or a share of what is free now."""
+    """Bytes a cache may take: the stated number, or a share of the free memory."""
     if stated_gb is not None:
         return stated_gb * 1e9
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What a method is, and all that it may know of the model it trains."""
+"""The interface of methods, and of the model as methods see it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ the samples, dropout in the model, labels.
 """
 Trait = Literal["corpus", "repeats_backward", "updates_itself"]
 """What is unusual about a method: its memory looks at the training set before the first step; its
-step calls backward more than once; its step takes optimizer steps of its own.
+step calls backward more than once; its step takes optimizer steps itself.
 """
 
 
 class ModelView(Protocol):
-    """All that a method may know of a model: its predictions on a batch, clean or perturbed, and
-    their loss.
-    """
+    """A model as methods see it: predictions on a batch, clean or perturbed, and their loss."""
 
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
         """f(x + δ) by the pass that computes the task loss. Under data parallelism: one such pass
@@ -129,7 +127,7 @@ class ModelView(Protocol):
         """
 
     def part(self, batch: Batch, rows: slice) -> Batch:
-        """Some of the samples of a batch, padded as they were."""
+        """Some of the samples of a batch, with their padding."""
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained parameters by name."""
@@ -405,7 +403,7 @@ def describe(name: str) -> list[OptionInfo]:
 
 @cache
 def _options(method: type[Method]) -> tuple[OptionInfo, ...]:
-    hints = get_type_hints(method)  # slow, and asked for at every check of an option
+    hints = get_type_hints(method)  # slow, and needed at every check of an option
     return tuple(
         OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
         for field in dataclasses.fields(method)

@@ -132,7 +132,7 @@ def dropout_of(parts: Sequence[Regulariser]) -> Dropout:
 def regularised(
     parts: Sequence[Regulariser], view: ModelView, batch: Batch, step: Step
 ) -> StepReport:
-    """L + Σ λ · penalty of the regularisers that have begun.
+    """L + Σ λ · penalty of the regularisers that are due in this step.
 
     The report of several has their measures under their names, and as its penalty Σ λ · penalty.
     """

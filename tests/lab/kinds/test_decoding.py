@@ -134,7 +134,7 @@ def test_a_batch_too_much_for_the_memory_is_searched_in_parts_and_so_are_those_a
     assert decode(model, texts, search, max_tokens=10_000, advance=done.append) == whole
     assert sum(done) == len(texts)
     assert fitted.count(False) == 1, "once, not with every batch"
-    assert any("decoding goes on with" in record.getMessage() for record in caplog.records)
+    assert any("decoding continues with" in record.getMessage() for record in caplog.records)
 
 
 def test_a_sentence_too_much_for_the_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ class FreeAT(Method):
     def last_replay(
         self, view: ModelView, group: list[tuple[Batch, Perturbation]], backward: Backward
     ) -> Tensor:
-        """The loss of the group, of which only the last micro-batch is left to propagate."""
+        """The loss of the group; all but the last micro-batch are propagated."""
         before = torch.zeros((), device=group[-1][1].device)
         with view.accumulating():
             for batch, delta in group[:-1]:

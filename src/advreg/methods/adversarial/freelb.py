@@ -48,7 +48,7 @@ class FreeLB(Method):
     1/(1+S) · Σ_{s=0}^{S} L(f(x + δ_s), y),  δ_{s+1} = Π(δ_s + η g_s/‖g_s‖₂),  g_s = ∇_δ L(f(x +
     δ_s), y).
 
-    One backward pass gives both the parameters' gradient and g_s, hence the name.
+    One backward pass gives both the parameters' gradient and g_s, which gives the method its name.
 
     Reference: Zhu et al., *FreeLB: Enhanced Adversarial Training for Natural Language
     Understanding*, 2019, algorithm 1. Its K training points are 1 + S here.
