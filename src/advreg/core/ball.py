@@ -72,7 +72,9 @@ class Ball:
         return bool(self.holds(delta, tolerance).all())
 
     def holds(self, delta: Perturbation, tolerance: float = 1e-5) -> Tensor:
-        """Which samples' δ are inside, for scope ``"token"`` at every token, (B,); the host does not wait."""
+        """Which samples' δ are inside, for scope ``"token"`` at every token, (B,); the host does
+        not wait.
+        """
         limit = self.radius * (1 + tolerance) + torch.finfo(torch.float32).tiny
         inside = [
             (self.size(values) <= limit).flatten(1).all(1) for values in delta.values.values()

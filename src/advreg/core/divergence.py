@@ -56,7 +56,8 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 class _ManyRows(torch.autograd.Function):
-    """The divergence of many rows, (N, C) → (N,), which keeps no tensor of their size but the logits.
+    """The divergence of many rows, (N, C) → (N,), which keeps no tensor of their size but the
+    logits.
 
     Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in
     float32. Here log P and log Q are made again for the backward pass, a part of the rows at a

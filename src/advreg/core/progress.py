@@ -8,7 +8,8 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much is do
 
 
 def counting(progress: Progress | None, what: str, total: int) -> Callable[[int], None] | None:
-    """A callback for work that reports how much it did since its last report; ``None`` without ``progress``.
+    """A callback for work that reports how much it did since its last report; ``None`` without
+    ``progress``.
 
     Example:
         >>> advance = counting(lambda what, done, total: print(what, done, "of", total), "samples", 10)

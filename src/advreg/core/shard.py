@@ -14,7 +14,8 @@ class Shard:
     """The samples of one process: those whose id leaves the remainder ``rank`` when divided by
     ``world``.
 
-    They are the same in every epoch, so a process needs no other process's memory of samples. The shards of 2k processes are halves of the shards of k.
+    They are the same in every epoch, so a process needs no other process's memory of samples. The
+    shards of 2k processes are halves of the shards of k.
 
     Args:
         size: n, the number of all samples.

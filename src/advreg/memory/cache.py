@@ -68,7 +68,9 @@ class PerturbationCache(SampleRows):
 
     @property
     def complete(self) -> bool:
-        """Whether every cached sample has been written. Once it has, the device is not read again."""
+        """Whether every cached sample has been written. Once it has, the device is not read
+        again.
+        """
         if not self._complete:
             self._complete = bool((self.written_at >= 0).all())
         return self._complete

@@ -13,7 +13,9 @@ class LateCheck:
     """A check whose answer is looked at when the next one is put, or when :meth:`settle` asks for
     it.
 
-    Reading a flag from a GPU makes the host wait for all queued work; a step that is bound by launching kernels then loses its lead. Here the flag is copied to the host behind the work and read in the next step. Values on the host are checked immediately.
+    Reading a flag from a GPU makes the host wait for all queued work; a step that is bound by
+    launching kernels then loses its lead. Here the flag is copied to the host behind the work and
+    read in the next step. Values on the host are checked immediately.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ NeighbourScope = Literal["all", "shard"]
 Advance = Callable[[int], None]
 
 # Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 billion multiply-adds a
-# second and thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the next
+# second and thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the
+# next
 # one. On a GPU 4 GiB.
 _SCORES_ON_CPU = 2**22
 _SCORES_ON_GPU = 2**30
@@ -42,10 +43,11 @@ def nearest(
     """The ``count`` anchors of highest cosine similarity to each query, exactly; (Q, d), (A, d) →
     (Q, count).
 
-    Every query is compared with every anchor, in float32, for any precision of other products. Nearest first, and of anchors whose computed scores are equal the lowest first. With
-    ``count`` = 1 it is the lowest of them that is found; with more it is left open which of the
-    anchors that tie for the last place are. Zero vectors have similarity 0 to everything. The same
-    call on the same machine finds the same.
+    Every query is compared with every anchor, in float32, for any precision of other products.
+    Nearest first, and of anchors whose computed scores are equal the lowest first. With ``count`` =
+    1 it is the lowest of them that is found; with more it is left open which of the anchors that
+    tie for the last place are. Zero vectors have similarity 0 to everything. The same call on the
+    same machine finds the same.
 
     Args:
         queries: one vector per row; they stay where they are and are sent to the device a few at a
@@ -158,7 +160,9 @@ class _Pace:
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """Products of float32 matrices in float32, neither TF32 nor bfloat16; the setting is restored afterwards."""
+    """Products of float32 matrices in float32, neither TF32 nor bfloat16; the setting is restored
+    afterwards.
+    """
     with torch.autocast(device.type, enabled=False):
         if not hasattr(
             torch.backends.cuda.matmul, "fp32_precision"

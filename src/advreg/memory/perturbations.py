@@ -163,7 +163,9 @@ class PerturbationMemory(RowMemory):
         return RefreshEvery(self.refreshes, self._begun or 0)
 
     def has_begun(self, clock: Clock) -> bool:
-        """Whether the memory is in use: from the first epoch whose first step comes after ``start_at``."""
+        """Whether the memory is in use: from the first epoch whose first step comes after
+        ``start_at``.
+        """
         if self._begun is None and clock.epoch != self._epoch and self.onset.begun(clock):
             self._begun = clock.epoch
         self._epoch = clock.epoch

@@ -18,7 +18,8 @@ _MOST_AWAITED = 64  # batches gathered ahead at most; an accumulation group is r
 
 
 class Courier:
-    """Gathers the rows of a batch in a worker thread and copies them on a separate stream while the model computes.
+    """Gathers the rows of a batch in a worker thread and copies them on a separate stream while the
+    model computes.
 
     Args:
         gather: the rows of these samples, on the host, in pinned memory if ``device`` is a GPU;

@@ -1,4 +1,6 @@
-"""Rows of samples on any tier: a row for each token or item of a sample, found by the sample's id."""
+"""Rows of samples on any tier: a row for each token or item of a sample, found by the sample's
+id.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,8 @@ class RowStore:
         }
 
     def write(self, slots: Tensor, mask: Tensor, parts: Parts) -> None:
-        """Store rows (B, T, …). What has no row is written to the padding, which is cleared: to pick
-        the others out, the host would wait for a GPU.
+        """Store rows (B, T, …). What has no row is written to the padding, which is cleared: to
+        pick the others out, the host would wait for a GPU.
         """
         index = token_rows(self._offsets[slots], slots >= 0, mask, self.padding).flatten()
         for name, rows in self.rows.items():
@@ -139,7 +141,9 @@ class SampleRows:
         return self.slot_of[self.shard.rows(ids.to(self.device))].long()
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of samples in the shard, (B,), and which of them belong to it; the host does not wait."""
+        """Places of samples in the shard, (B,), and which of them belong to it; the host does not
+        wait.
+        """
         near = ids.to(self.device)
         at = self.shard.rows(near).clamp(0, len(self.shard) - 1)
         return at, self.shard.ids_at(at) == near

@@ -35,7 +35,9 @@ class Lender(Protocol):
 class SharedMeans:
     """The mean rows of the whole cache set X, as all processes had them at the last :meth:`gather`.
 
-    A borrowed perturbation needs one mean row of each neighbour and nothing else, so processes exchange |X|·D numbers per stream once per refresh; means change in no other epoch. Slots are places in the sorted cache set, as for one process.
+    A borrowed perturbation needs one mean row of each neighbour and nothing else, so processes
+    exchange |X|·D numbers per stream once per refresh; means change in no other epoch. Slots are
+    places in the sorted cache set, as for one process.
 
     Args:
         cache: this process's own.
@@ -78,7 +80,9 @@ class SharedMeans:
 
 
 def assembled(mine: Tensor, cached: Tensor, world: int) -> Tensor:
-    """Rows of the whole cache set in its order, (A, …), from the rows that each process has of its own samples."""
+    """Rows of the whole cache set in its order, (A, …), from the rows that each process has of its
+    own samples.
+    """
     whole = mine.new_empty(len(cached), *mine.shape[1:])
     for rank, part in enumerate(gathered(mine, world)):
         whole[cached % world == rank] = part

@@ -105,7 +105,9 @@ class ModelView(Protocol):
         """Real tokens of each stream, (B, T)."""
 
     def is_causal(self) -> bool:
-        """Whether the model is a decoder without an encoder, in which the first token of a row sees itself alone."""
+        """Whether the model is a decoder without an encoder, in which the first token of a row sees
+        itself alone.
+        """
 
     def zeros(self, batch: Batch) -> Perturbation:
         """δ = 0 for this batch."""
