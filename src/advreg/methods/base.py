@@ -341,10 +341,12 @@ class Registry(dict[str, "type[Method]"]):
     def of(self, name: str) -> type[Method]:
         """The method of this name, or an error that names the closest one."""
         if name not in self:
-            raise ValueError(
-                f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
-            )
+            raise ValueError(self.unknown(name))
         return self[name]
+
+    def unknown(self, name: str) -> str:
+        """The text of an error for a name that no method has."""
+        return f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
 
     def canonical(self, name: str) -> str:
         """The one name of a method; the parts of a sum may come in any order."""

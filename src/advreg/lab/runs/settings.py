@@ -287,9 +287,7 @@ def check_runs(methods: Sequence[str], seeds: Sequence[int], options: Iterable[s
         raise SettingsError(f"methods must be different ones, at least one, got {list(methods)}")
     for name in methods:
         if name not in registry:
-            raise SettingsError(
-                f"unknown method '{name}'{suggest(name, registry)}; there are {', '.join(registry)}"
-            )
+            raise SettingsError(registry.unknown(name))
     for name in options:
         if name not in registry:
             raise SettingsError(

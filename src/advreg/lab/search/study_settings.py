@@ -177,9 +177,7 @@ def read_study(
     given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
     method = given.pop("method", "arch")
     if method not in registry:
-        raise SettingsError(
-            f"unknown method '{method}'{suggest(method, registry)}; there are {', '.join(registry)}"
-        )
+        raise SettingsError(registry.unknown(method))
     method = registry.canonical(method)
     baselines = [
         name for name in split(given.pop("baselines", ["smart", "standard"])) if name != method
