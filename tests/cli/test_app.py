@@ -56,7 +56,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
 ) -> None:
     done = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "200"})
     shown = set(done.out.split())
-    singular = {"methods": "method", "seeds": "seed"}
+    singular = {"methods": "method"}
     settings = {field.name for field in dataclasses.fields(TrainSettings)} - {"options", "training"}
     options = {option.name for name in registry for option in describe(name)}
     wanted = {"config", "set", "resume", *(singular.get(name, name) for name in settings | options)}
@@ -105,7 +105,7 @@ def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_pat
     done = advreg("methods", "ach", cwd=tmp_path, env={"ADVREG_DEBUG": "1"})
     assert done.code == 1
     assert done.err.startswith("Traceback")
-    assert "in of" in done.err
+    assert "in entry_of" in done.err
     assert "ValueError: unknown method 'ach' (did you mean 'arch'?)" in done.err
 
 
@@ -148,7 +148,9 @@ def compared(
 def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     done, folder = compared
     assert done.code == 0, done.err
-    assert one_line(done.out).startswith(
+    preset, runs = done.out.splitlines()[:2]
+    assert preset.startswith("preset fine-tuning: its options hold where none are given")
+    assert runs == (
         "train: 40 training and 4 dev samples, 2 classes; model tiny-bert; 4 runs of 2 epochs"
     )
     table = cells(done.out)
@@ -271,13 +273,13 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
     assert stopped.code == 128 + signal.SIGINT
     assert stopped.err.strip().splitlines() == [
         "SIGINT: stopping after this step, with a checkpoint; send it again to leave at once",
-        "interrupted; finished steps are in the last checkpoint. Go on with the same command and "
+        "interrupted; finished steps are in the last checkpoint. Resume with the same command and "
         "--resume",
     ]
     done = advreg(*run, "--resume", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "standard-seed1: resumed from step 8" in done.out
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["files-tiny-bert"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["train-tiny-bert"]
 
 
 def test_sigterm_exits_143_with_a_checkpoint_and_the_second_one_at_once(

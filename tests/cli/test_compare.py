@@ -111,11 +111,11 @@ def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
     assert ended.code == 0, ended.err
     told, *lines = ended.out.splitlines()[-3:]
     assert "8 runs to make" in told
-    # 44 samples in a run, 40 in a candidate's; ARCH makes two passes, and a third in a fifth of its
+    # 44 samples in a run, 40 in a candidate's; ARCH makes two passes, and a third in a third of its
     # epochs
     assert lines == [
-        "  files/standard: 4 runs, forward passes over 168 samples (31%)",
-        "  files/arch: 4 runs, forward passes over 370 samples (69%)",
+        "  files/standard: 4 runs, forward passes over 168 samples (30%)",
+        "  files/arch: 4 runs, forward passes over 392 samples (70%)",
     ]
     assert not (tmp_path / "out").exists()
 

@@ -17,6 +17,8 @@ from advreg.lab.kinds.decoding import Decoding
 from advreg.lab.kinds.models import ModelError
 from advreg.lab.kinds.subwords import SPECIAL, learn_subwords
 from advreg.lab.kinds.translator import Translator
+from advreg.lab.runs.bases import read_settings
+from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.tasks.textdata import DataError
 from advreg.records.run import TaskInfo
 from comparisons import run_record
@@ -126,7 +128,9 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
         "vocabulary": "55", "max_ratio": "5", "epochs": "1", "max_tokens": "200", "methods": ["standard", "r3f"],
         "output": str(tmp_path / "runs"), "tokenised": "yes",
     }  # fmt: skip
-    train_translation(None, given, {}, False, Console(file=printed, width=80))
+    settings = read_settings(None, given, {})
+    assert isinstance(settings, TranslationSettings)
+    train_translation(settings, False, Console(file=printed, width=80))
     told = printed.getvalue()
     assert "numbers: test scores, mean ± sd over seeds" in told
     assert "tokenised BLEU" in told

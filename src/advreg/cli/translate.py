@@ -23,7 +23,7 @@ from advreg.lab.kinds.translator import Translator
 from advreg.lab.report.labels import metric_name
 from advreg.lab.runs.plans import choose_folder
 from advreg.lab.runs.translation import run_translation
-from advreg.lab.runs.translation_settings import read_translation_settings
+from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.tasks.parallel import decoded
 from advreg.records.run import RunRecord
 
@@ -118,23 +118,8 @@ def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
 # ---- training
 
 
-def train_translation(
-    config: Path | None,
-    given: Mapping[str, Any],
-    training: Mapping[str, Any],
-    resume: bool,
-    console: Console,
-) -> None:
-    """Every method with every seed under progress bars, then the comparison.
-
-    Args:
-        config: a TOML file with any of the settings.
-        given: flags that were given: settings, and options of methods.
-        training: fields of TrainingArguments.
-        resume: go on with the runs in the output folder?
-        console: to print on.
-    """
-    settings = read_translation_settings(config, given, training)
+def train_translation(settings: TranslationSettings, resume: bool, console: Console) -> None:
+    """Every method with every seed under progress bars, then the comparison."""
     folder = choose_folder(settings, resume)
     quiet_libraries()
     notices = Notices(console)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from advreg.core.checks import UnsupportedError
+from advreg.core.checks import UnsupportedError, suggest, unknown_method
 from advreg.core.divergence import Divergence, Prediction
-from advreg.core.options import OptionInfo, option
+from advreg.core.options import Checked, OptionInfo, option, options_of
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
-from advreg.methods.coerce import coerce
 
 __all__ = ["OptionInfo", "UnsupportedError", "option"]
 
@@ -240,7 +237,7 @@ class Constraint:
 
 
 @dataclass
-class Method(ABC):
+class Method(Checked, ABC):
     """One way to train on a batch. A method's dataclass fields are its options."""
 
     info: ClassVar[MethodInfo]
@@ -275,7 +272,7 @@ class Method(ABC):
             step.backward(report.loss)
         return replace(report, loss=report.loss.detach())
 
-    def updated(self, view: ModelView) -> None:  # noqa: B027 - optional
+    def updated(self, view: ModelView) -> None:
         """To be called before the first step and after each optimizer step."""
 
     @abstractmethod
@@ -288,7 +285,7 @@ class Method(ABC):
 
     def fresh(self, **changes: Any) -> Self:
         """A method that remembers nothing yet, with these options changed."""
-        return type(self)(**{**self.options(), **_coerced(type(self), changes)})
+        return type(self)(**{**self.options(), **_known(type(self), changes)})
 
     def __add__(self, other: Method) -> Method:
         """Both penalties on one task loss; see :class:`~advreg.methods.combined.Combined`."""
@@ -298,7 +295,7 @@ class Method(ABC):
 
     @classmethod
     def _described(cls) -> tuple[OptionInfo, ...]:
-        return _options(cls)
+        return options_of(cls)
 
 
 def memory_bytes(method: Method) -> int:
@@ -346,7 +343,7 @@ class Registry(dict[str, "type[Method]"]):
 
     def unknown(self, name: str) -> str:
         """The text of an error for a name that no method has."""
-        return f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
+        return unknown_method(name, self)
 
     def canonical(self, name: str) -> str:
         """The one name of a method; the parts of a sum may come in any order."""
@@ -405,16 +402,6 @@ def describe(name: str) -> list[OptionInfo]:
     return list(registry.of(name)._described())
 
 
-@cache
-def _options(method: type[Method]) -> tuple[OptionInfo, ...]:
-    hints = get_type_hints(method)  # slow, and needed at every check of an option
-    return tuple(
-        OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
-        for field in dataclasses.fields(method)
-        if field.init
-    )
-
-
 def create(name: str, **options: Any) -> Method:
     """A method by name.
 
@@ -423,7 +410,7 @@ def create(name: str, **options: Any) -> Method:
         0.1
     """
     method = registry.of(name)
-    return method(**_coerced(method, options))
+    return method(**_known(method, options))
 
 
 def by_part(method: str, find: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
@@ -450,19 +437,13 @@ def options_named(method: str, given: str) -> list[str]:
     return [name for name in names if given in (name, name.rpartition(".")[2], f"{method}.{name}")]
 
 
-def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as their types want them; one that the method does not have is an error."""
-    known = {option.name: option.type for option in method._described()}
+def _known(method: type[Method], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options; one that the method does not have is an error."""
+    known = [option.name for option in method._described()]
     for given in options:
         if given not in known:
             raise ValueError(
                 f"method '{method.info.name}' has no option '{given}'{suggest(given, known)}; it "
                 f"has {', '.join(known) or 'none'}"
             )
-    return {given: coerce(given, value, known[given]) for given, value in options.items()}
-
-
-def suggest(given: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return options

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
-from advreg.core.checks import check_choice
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
@@ -28,10 +26,6 @@ class DivergenceOptions(Regulariser):
         "kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions"
     )
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("divergence", self.divergence, get_args(Divergence))
 
     def compared(
         self,
@@ -56,10 +50,6 @@ class DropoutOptions(Regulariser):
     dropout: Dropout = option(
         "fresh", "dropout masks of the passes of a step: fresh, shared or off"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("dropout", self.dropout, get_args(Dropout))
 
 
 @dataclass

@@ -14,12 +14,11 @@ then). docs/methods/arch.md shows the effect of each reading.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from advreg.core.checks import check_choice
+from advreg.core.options import Preset as Preset
 from advreg.methods.base import by_part, describe
-
-Preset = Literal["translation", "understanding", "fine-tuning"]
 
 _HAVE_PRESETS = ("arch", "smart")
 

@@ -91,8 +91,9 @@ class Regulariser(Method):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_not_negative("weight", self.weight)
-        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
+        _ = self.onset  # refuses bad values before training
 
     @property
     def onset(self) -> Onset:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from advreg.lab.runs.settings import SettingsError, TrainSettings, options_for, read_settings
+from advreg.lab.runs.bases import options_for, read_settings
+from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.methods import create, describe, preset, registry
 
 
@@ -276,12 +277,13 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(
         ),
         ({"methods": []}, r"methods must be different ones, at least one, got \[\]"),
         ({"seeds": ["1", "1"]}, r"seeds must be different numbers, at least one, got \[1, 1\]"),
-        ({"seeds": ["-1"]}, "seeds must be at least 0 and below 4294967296, got -1"),
+        ({"seeds": [-1]}, "seeds must be at least 0 and below 4294967296, got -1"),
         (
-            {"seeds": ["4294967296"]},
+            {"seeds": ["4294967296,"]},
             "seeds must be at least 0 and below 4294967296, got 4294967296",
         ),
-        ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
+        ({"seeds": "a"}, r"seeds must be how many \(3\) or which \(0,5,7\), got 'a'"),
+        ({"seeds": "4294967296"}, "seeds must be how many, 1 to 10000, or which"),
         ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
         (
             {"task": "multi30k-en-d"},
@@ -342,7 +344,7 @@ def test_a_bad_value_is_refused_by_name_and_value(flags: dict[str, Any], message
         ("model = 3", "model must be a text, not empty, got 3"),
         ("output = ['a']", r"output must be a text, not empty, got \['a'\]"),
         ("site = 3", "site must be a text, not empty, got 3"),
-        ("methods = [3]", "methods must be a text, not empty, got 3"),
+        ("methods = [3]", "unknown method '3'"),
         ("epochs = true", "epochs must be a whole number, got True"),
         ("epochs = = 3", "settings.toml' cannot be read: .*line 1"),
     ],
@@ -363,9 +365,19 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         read_settings(tmp_path / "settings.toml", {}, {})
 
 
-def test_one_method_or_seed_in_the_file_needs_no_brackets(tmp_path: Path) -> None:
-    settings = read_settings(toml(tmp_path, "methods = 'r3f'\nseeds = 4\n"), {}, {})
-    assert (settings.methods, settings.seeds) == (("r3f",), (4,))
+@pytest.mark.parametrize(
+    ("text", "methods", "seeds"),
+    [
+        ("methods = 'r3f'\nseeds = 3", ("r3f",), (0, 1, 2)),
+        ("methods = 'r3f,smart'\nseeds = '5,7'", ("r3f", "smart"), (5, 7)),
+        ("methods = ['r3f', 'smart']\nseeds = [4]", ("r3f", "smart"), (4,)),
+    ],
+)
+def test_methods_and_seeds_take_the_same_forms_in_the_file_as_on_the_command_line(
+    tmp_path: Path, text: str, methods: tuple[str, ...], seeds: tuple[int, ...]
+) -> None:
+    settings = read_settings(toml(tmp_path, text), {}, {})
+    assert (settings.methods, settings.seeds) == (methods, seeds)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +386,7 @@ def test_one_method_or_seed_in_the_file_needs_no_brackets(tmp_path: Path) -> Non
         ("num_train_epochs", "--epochs"),
         ("per_device_train_batch_size", "--batch-size"),
         ("learning_rate", "--learning-rate"),
-        ("seed", "--seed"),
+        ("seed", "--seeds"),
         ("output_dir", "--output"),
         ("bf16", "--precision"),
     ],

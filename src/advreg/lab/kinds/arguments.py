@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 import torch
 from transformers import TrainingArguments
 
-from advreg.methods.base import suggest
-from advreg.methods.coerce import coerce
+from advreg.core.checks import suggest
+from advreg.core.coerce import coerce
 
 _CHECKED = (
     bool,

@@ -196,6 +196,7 @@ def load_workload(settings: AnySettings) -> Workload:
     """The data that the settings name."""
     if isinstance(settings, TranslationSettings):
         return Translations(translation.load_parallel(settings))
+    assert isinstance(settings, TrainSettings)
     return Texts(classify.load_data(settings))
 
 

@@ -7,49 +7,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.runs.bases import (
-    AnySettings,
-    ConfigFile,
-    read_bases,
-    read_config,
-    read_seeds,
-    shown,
-    split,
-    varied,
-)
+from advreg.core.coerce import Whole
+from advreg.core.options import option
+from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
-from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.lab.runs.settings import Settings, SettingsError
 from advreg.lab.search.grids import Grid, Point, default_grid, read_grid
 
 SEARCH_SEED = 0
-_OWN_KINDS: dict[str, type] = {"budget": int, "reference": str, "keep_models": bool}
 
 
 @dataclass(frozen=True)
-class CompareSettings:
+class CompareSettings(Settings):
     """Everything that decides what ``advreg compare`` computes.
 
     Args:
         bases: by task, what its runs share; methods and seeds are the same for all.
         grid: what is tuned.
-        budget: candidates per method and task; below 2 nothing is tuned.
-        reference: the method that the others are compared with; arch, or the last one.
-        keep_models: leave models and checkpoints.
     """
 
     bases: Mapping[str, AnySettings]
     grid: Grid
-    budget: int = 4
-    reference: str = ""
-    keep_models: bool = False
+    budget: Whole = option(4, "candidates per method and task; below 2 nothing is tuned")
+    reference: str = option("", "method that the others are compared with; arch, or the last one")
+    keep_models: bool = option(False, "leave models and checkpoints of all runs")
 
     def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise SettingsError(f"budget must be 0 or more, got {self.budget}")
         if not self.reference:
             object.__setattr__(
                 self, "reference", "arch" if "arch" in self.methods else self.methods[-1]
             )
+        super().__post_init__()
         if self.reference not in self.methods:
             raise SettingsError(
                 f"reference must be one of {', '.join(self.methods)}, got '{self.reference}'"
@@ -95,38 +83,31 @@ class CompareSettings:
 def read_compare(
     path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any], **own: Any
 ) -> CompareSettings:
-    """Defaults, then the TOML file, then the flags; a later one wins, and what either of them fixes
-    is not tuned.
+    """What is usual, then the TOML file, then the flags; a later one wins, and what file or flags
+    fix is not tuned.
 
-    The file is that of ``advreg train``, and may have ``budget``, ``reference`` and ``keep_models``
-    too, and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options
-    of methods. Without one the grid is what suits the preset: for a pretrained model
-    ``fine-tuning``, or the paper's, ``understanding``.
+    The file is that of ``advreg train``, and may have ``budget``, ``reference``, ``keep_models``
+    and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
+    methods. Without this table the grid is what suits the preset.
 
     Args:
         path: the TOML file.
-        flags: settings and options of methods; ``task``, ``methods`` and ``seeds`` hold several, as
-            :func:`split` and :func:`read_seeds` take them.
+        flags: settings and options of methods.
         training: fields of TrainingArguments.
         own: ``budget``, ``reference``, ``keep_models``; ``None`` is not given.
     """
-    file = read_config(path, _OWN_KINDS, ["grid"])
-    values = {**file.settings, **flags}
-    values["methods"] = split(values.get("methods") or TrainSettings.methods)
-    values["seeds"] = read_seeds(values.get("seeds", 3))
-    bases = read_bases(file, values, training, usual_preset="grid" not in file.tables)
-    given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
-    return CompareSettings(bases, _grid(next(iter(bases.values())), file, values), **given)
+    asked = read(path, {**flags, **own}, training, CompareSettings, ["grid"])
+    bases = asked.bases(seeds=3)
+    return CompareSettings(bases, _grid(next(iter(bases.values())), asked), **asked.own)
 
 
-def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Grid:
+def _grid(base: AnySettings, asked: Asked) -> Grid:
     """What is left to tune once the fixed settings are taken out."""
-    table = file.tables.get("grid")
+    table = asked.tables.get("grid")
     grid = default_grid(base.model, base.preset) if table is None else read_grid(table)
-    twice = [*_tuned_and_set(grid, file)] if table is not None else []
-    if twice:
+    if table is not None and (twice := [*_tuned_and_set(grid, asked)]):
         raise SettingsError(
-            f"config file '{file.path}' both sets and tunes {', '.join(twice)}; remove one of the "
+            f"config file '{asked.path}' both sets and tunes {', '.join(twice)}; remove one of the "
             "two"
         )
     for name in grid.common:
@@ -135,23 +116,18 @@ def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Gri
                 f"grid.{name} must be a setting of the task, but {base.task} has none of that name"
             )
     grid = Grid(grid.common, {name: grid.own(name) for name in base.methods}).without(
-        [name for name in grid.common if values.get(name) is not None], base.options
+        [name for name in grid.common if asked.settings.get(name) is not None], base.options
     )
     return Grid(grid.common, {name: own for name, own in grid.methods.items() if own})
 
 
-def _tuned_and_set(grid: Grid, file: ConfigFile) -> Iterator[str]:
-    yield from (name for name in grid.common if name in file.settings)
+def _tuned_and_set(grid: Grid, asked: Asked) -> Iterator[str]:
+    yield from (name for name in grid.common if name in asked.fixed)
     for method, own in grid.methods.items():
-        yield from (f"{method}.{name}" for name in own if name in file.options.get(method, {}))
+        yield from (f"{method}.{name}" for name in own if name in asked.options.get(method, {}))
 
 
 def choose_folder(settings: CompareSettings) -> Path:
     """The folder that was named, or one that the same command finds again."""
-    base = settings.any_base
-    named = (
-        f"runs/compare-{'-'.join(settings.tasks)}-{Path(base.model).name}"
-        if base.output is None
-        else base.output
-    )
-    return writable(Path(named))
+    base, titles = settings.any_base, [each.title for each in settings.bases.values()]
+    return writable(Path(base.output or f"runs/compare-{'-'.join(titles)}-{Path(base.model).name}"))

@@ -8,37 +8,33 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
-from advreg.lab.kinds.models import SCRATCH
-from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.core.checks import suggest
+from advreg.core.coerce import coerce
+from advreg.core.options import options_of
+from advreg.lab.kinds import SCRATCH
+from advreg.lab.runs.bases import KINDS
+from advreg.lab.runs.settings import SettingsError, settings_errors
 from advreg.lab.runs.translation_settings import MODELS as TRANSLATORS
-from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create, describe, registry
-from advreg.methods.base import by_part, suggest
-from advreg.methods.coerce import coerce
+from advreg.methods.base import by_part
 
 Values = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]
 
-TUNABLE = (
-    *("learning_rate", "epochs", "batch_size", "encoder_dropout", "head_dropout", "warmup"),
-    *("model_dropout", "label_smoothing", "update_tokens", "warmup_steps", "weight_decay"),
-)
-"""Settings that every method has and that may be tuned: of any task, of understanding, and of
-translation.
-"""
+TUNABLE = {
+    each.name: each for kind in KINDS for each in options_of(kind) if each.about.get("tunes")
+}
+"""Settings that every method has and that may be tuned, by name."""
 
 # By family of tasks; the methods' own options are in their MethodInfo.tune. "understanding" is Zuo
-# et
-# al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is from
-# the
-# grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls from 0.1 to
-# 1
-# made no difference in our study; FreeLB learns CoLA in one of 0.02, and nothing in one of 0.1
-# (docs/results). "small" is for the small model, which starts from nothing: other rates suit it,
-# and a
-# ball that moves its predictions. The paper tunes nothing on translation: around its settings.
+# et al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is
+# from the grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls
+# from 0.1 to 1 made no difference in our study; FreeLB learns CoLA with a radius of 0.02, and
+# nothing with 0.1 (docs/results). "small" is for the small model, which is trained from scratch:
+# other rates suit it, and a ball that moves its predictions. The paper tunes nothing on
+# translation: around its settings.
 _COMMON: Mapping[str, Values] = {
     "understanding": {
         "learning_rate": [5e-5, 8e-5, 1e-4, 2e-4],
@@ -160,21 +156,21 @@ def read_grid(table: Mapping[str, Any]) -> Grid:
         if not isinstance(value, Mapping):
             raise SettingsError(f"grid.{name} must be a table, [grid.{name}], got {value!r}")
     common = {name: value for name, value in table.items() if name not in registry}
-    Grid(common, own)  # names and lists are checked before values are read as what they should be
-    hints = get_type_hints(TranslationSettings) | get_type_hints(TrainSettings)
-    return Grid(
-        {
-            name: [coerce(f"grid.{name}", value, hints[name]) for value in values]
-            for name, values in common.items()
-        },
-        {
-            method: {
-                name: [create(method, **{name: v}).options()[name] for v in values]
-                for name, values in each.items()
-            }
-            for method, each in own.items()
-        },
-    )
+    Grid(common, own)  # refuses unknown names before values are read by their types
+    with settings_errors():
+        return Grid(
+            {
+                name: [coerce(f"grid.{name}", value, TUNABLE[name].type) for value in values]
+                for name, values in common.items()
+            },
+            {
+                method: {
+                    name: [create(method, **{name: v}).options()[name] for v in values]
+                    for name, values in each.items()
+                }
+                for method, each in own.items()
+            },
+        )
 
 
 def _check_values(where: str, values: Any) -> None:

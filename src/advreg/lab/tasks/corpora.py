@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from advreg.core.checks import suggest
 from advreg.lab.tasks.hub import HubSplit, load_split, require_columns
 from advreg.lab.tasks.parallel import (
     TEST,
@@ -24,7 +25,6 @@ from advreg.lab.tasks.parallel import (
     whole_pairs,
 )
 from advreg.lab.tasks.textdata import DATA_VARIABLE, DataError
-from advreg.methods.base import suggest
 
 _ROWS_AT_ONCE = 10_000
 

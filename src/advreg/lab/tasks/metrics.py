@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from advreg.methods.base import suggest
+from advreg.core.checks import suggest
 
 Array = np.ndarray[Any, Any]
 Metric = Callable[[Array, Array], float]

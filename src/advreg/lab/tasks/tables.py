@@ -54,6 +54,7 @@ TEXT_NAMES = (
 )  # fmt: skip
 PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20
+_TABS: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 Label = str | int | float
@@ -120,6 +121,26 @@ def load_tables(
     )
 
 
+def check_columns(
+    path: Path, text: str | None = None, pair: str | None = None, label: str | None = None
+) -> None:
+    """Refuse a file that is not there and columns that it does not have, by the header of a csv or
+    tsv file; columns of other files are checked when these are read.
+    """
+    suffix = _file_suffix(path)
+    if suffix.startswith((".csv", ".tsv")):
+        opened = gzip.open if suffix.endswith(".gz") else open
+        dialect = _TABS if suffix.startswith(".tsv") else {}
+        try:
+            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+                header = next(csv.reader(file, **dialect), [])
+        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
+            return  # load_tables says what is wrong with the file
+        if header:
+            names = tuple(name.strip() for name in header)
+            _find_columns(_Table(path, names, ()), text, pair, label)
+
+
 def _suffix(path: Path) -> str:
     """The one of `SUFFIXES` the file's name ends in."""
     for suffix in SUFFIXES:
@@ -135,14 +156,19 @@ def _stem(path: Path) -> str:
     return path.name[: -len(_suffix(path))] or path.name
 
 
-def _read(path: Path) -> _Table:
+def _file_suffix(path: Path) -> str:
+    """The suffix of a table that exists."""
     suffix = _suffix(path)
     if not path.is_file():
         raise DataError(
             f"{path}: must be a file, got {'a folder' if path.is_dir() else 'nothing'}; check the "
             "path"
         )
-    kind = suffix.split(".")[1]
+    return suffix
+
+
+def _read(path: Path) -> _Table:
+    kind = _file_suffix(path).split(".")[1]
     if kind == "parquet":
         table = _read_parquet(path)
     elif kind == "jsonl":
@@ -181,11 +207,7 @@ def _read_separated(path: Path, content: str, *, tabs: bool) -> _Table:
     it).
     """
     source = io.StringIO(content, newline="")
-    reader = (
-        csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if tabs
-        else csv.reader(source, strict=True)
-    )
+    reader = csv.reader(source, **_TABS) if tabs else csv.reader(source, strict=True)
     records: list[tuple[int, list[str]]] = []
     try:
         records.extend((number, record) for number, record in enumerate(reader, start=1) if record)

@@ -5,14 +5,13 @@ weights.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
 
 import torch
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, StepRule
 from advreg.core.ball import Ball, Norm, Scope
-from advreg.core.checks import check_choice, check_whole
+from advreg.core.checks import check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Onset
 from advreg.methods.base import (
@@ -81,18 +80,14 @@ class FreeAT(Method):
     _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole("replays", self.replays, least=1)
         if self.step_rule == "gradient":
             raise ValueError(
                 "step_rule must be sign or normalised for freeat, got 'gradient': its gradient is "
                 "scaled"
             )
-        check_choice("dropout", self.dropout, get_args(Dropout))
-        (
-            self.ball,
-            self.ascent,
-            Onset(self.start_at),
-        )  # built once to refuse bad values here and not in training
+        _ = self.ball, self.ascent, Onset(self.start_at)  # refuses bad values before training
 
     @property
     def ball(self) -> Ball:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 
 from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, uniform_noise
-from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.checks import check_not_negative
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Onset
 from advreg.methods.base import (
@@ -73,13 +72,9 @@ class FreeLB(Method):
     start_at: float = option(0.0, START_AT)
 
     def __post_init__(self) -> None:
-        (
-            self.ball,
-            self.ascent,
-            Onset(self.start_at),
-        )  # built once to refuse bad values here and not in training
+        super().__post_init__()
+        _ = self.ball, self.ascent, Onset(self.start_at)  # refuses bad values before training
         check_not_negative("start_scale", self.start_scale)
-        check_choice("dropout", self.dropout, get_args(Dropout))
 
     @property
     def ball(self) -> Ball:
