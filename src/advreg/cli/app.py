@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 
 from advreg.cli.flags import given_of, parse_assignments, with_flags
 from advreg.cli.translation_flags import is_translation, with_translation_flags
+from advreg.lab.kinds.sources import DataError
 from advreg.lab.runs.settings import SettingsError, read_settings
-from advreg.lab.tasks.textdata import DataError
 
 
 class Commands(TyperGroup):
@@ -140,12 +140,10 @@ def train(
     given = given_of(flags)
     training = parse_assignments(set_ or [])
     try:
+        read: Any = read_settings
         if is_translation(config, given):
-            from advreg.cli.translate import train_translation
-
-            train_translation(config, given, training, resume, console)
-        else:
-            run_all(read_settings(config, given, training), resume, console)
+            from advreg.lab.runs.translation_settings import read_translation_settings as read
+        run_all(read(config, given, training), resume, console)
     except KeyboardInterrupt:
         hint = (
             "interrupted; finished steps are in the last checkpoint. Go on with the same command "

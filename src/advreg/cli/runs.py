@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from advreg.lab.kinds.classification.tasks import TASKS
+from advreg.lab.kinds.registry import main_metrics
+from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import NOTHING, counted
 from advreg.lab.report.listing import (
@@ -26,8 +29,6 @@ from advreg.lab.report.listing import (
 )
 from advreg.lab.report.render import Sheet, to_rich
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.understanding import TASKS, main_metrics
 from advreg.methods import describe, registry
 from advreg.methods.base import suggest
 

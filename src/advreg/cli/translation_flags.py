@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from advreg.cli.flags import flags_of
+from advreg.lab.kinds.classification.tasks import TASKS as UNDERSTANDING
 from advreg.lab.runs.settings import DOCSTRINGS, FILES, TrainSettings, read_toml
 from advreg.lab.runs.translation_settings import TASKS, TranslationSettings
-from advreg.lab.tasks.understanding import TASKS as UNDERSTANDING
 
 _PANEL = "Translation (--task translation, or a known corpus)"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 
 
 class UnsupportedError(ValueError):
@@ -51,3 +53,9 @@ def check_share(name: str, value: float) -> None:
     """``value`` must be at least 0 and below 1."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, or nothing."""
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""

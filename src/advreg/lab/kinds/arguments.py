@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import torch
 from transformers import TrainingArguments
 
-from advreg.methods.base import suggest
+from advreg.core.checks import suggest
 from advreg.methods.coerce import coerce
 
 _CHECKED = (

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from advreg.core.checks import suggest
 from advreg.lab.kinds.wordpieces import train_tokenizer
-from advreg.methods.base import suggest
 
 SCRATCH = "small"
 """Name of the model that is built from scratch, with a tokenizer trained on the training texts."""

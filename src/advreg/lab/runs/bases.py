@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.kinds.models import SCRATCH
+from advreg.lab.kinds.translation.parallel import TRANSLATION
 from advreg.lab.runs import translation_settings as translation
 from advreg.lab.runs.settings import (
     DOCSTRINGS,
@@ -23,8 +25,6 @@ from advreg.lab.runs.settings import (
     take_options,
 )
 from advreg.lab.runs.translation_settings import TranslationSettings, read_translation_settings
-from advreg.lab.tasks.parallel import TRANSLATION
-from advreg.lab.tasks.understanding import TASKS
 
 AnySettings = TrainSettings | TranslationSettings
 

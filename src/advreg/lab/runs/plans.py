@@ -12,8 +12,7 @@ from typing import Any
 
 from advreg.hf.checkpoint.ranks import first_decides, is_first_process
 from advreg.lab.kinds.arguments import training_arguments
-from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
-from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.runs.settings import RunSettings, SettingsError, decisive
 from advreg.methods.base import decisive_options, registry, upgraded_options
 from advreg.records import run as records
 from advreg.records.sealed import write_text
@@ -21,9 +20,7 @@ from advreg.records.sealed import write_text
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
 
-def run_facts(
-    settings: TrainSettings | TranslationSettings, data: str, method: str, seed: int
-) -> dict[str, Any]:
+def run_facts(settings: RunSettings, data: str, method: str, seed: int) -> dict[str, Any]:
     """What must be the same for a run to be the same; ``data`` is their fingerprint."""
     options = decisive_options(settings.method(method))
     return {"data": data, "method": method, "options": options, "seed": seed, **settings.facts()}
@@ -141,7 +138,7 @@ def failures_recorded(
         raise
 
 
-def choose_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
+def choose_folder(settings: RunSettings, resume: bool) -> Path:
     """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that
     is taken.
     """
@@ -151,7 +148,7 @@ def choose_folder(settings: TrainSettings | TranslationSettings, resume: bool) -
     return first_decides(lambda: writable(_chosen_folder(settings, resume)))
 
 
-def _chosen_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
+def _chosen_folder(settings: RunSettings, resume: bool) -> Path:
     if settings.output is not None:
         folder = Path(settings.output)
         if has_runs(folder) and not resume:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
+from advreg.lab.kinds.classification.description import FILES as FILES
+from advreg.lab.kinds.classification.tasks import TASKS
+from advreg.lab.kinds.translation.corpora import CORPORA
+from advreg.lab.kinds.translation.parallel import TRANSLATION
 from advreg.lab.runs.training_presets import training_preset
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.parallel import TRANSLATION
-from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import Method, create, describe, preset, registry
 from advreg.methods.base import by_part, options_named, suggest, validate
 from advreg.methods.coerce import coerce
@@ -22,9 +24,6 @@ from advreg.methods.presets import Preset
 
 Precision = Literal["fp32", "bf16", "fp16"]
 OnNonFinite = Literal["stop", "skip"]
-
-DOCSTRINGS = "docstrings"
-FILES = "files"
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
 _DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
@@ -89,6 +88,12 @@ class RunSettings(ABC):
     options: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Any]
     compile_layers: bool | None
+    task: str
+    model: str
+    epochs: int
+    precision: Precision
+    output: str | None
+    kind: ClassVar[str]  # of task: a folder of advreg.lab.kinds
     _own_flags: ClassVar[Mapping[str, str]]  # by the field of TrainingArguments that they set
 
     def __post_init__(self) -> None:
@@ -111,6 +116,10 @@ class RunSettings(ABC):
         """Refuse methods that so many training samples or this machine do not allow."""
         for name in self.methods:
             validate(self.method(name), samples)
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What a resumed run must agree on, but for data, method and seed."""
 
     @abstractmethod
     def _check_numbers(self) -> None: ...
@@ -194,6 +203,7 @@ class TrainSettings(RunSettings):
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
+    kind = "classification"
     _own_flags = _OWN_FLAGS
 
     def method(self, name: str) -> Method:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from advreg.lab.kinds.subwords import Subwords, translator_folder
+from advreg.lab.kinds.translation.corpora import CORPORA, Beam
+from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
+from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
 from advreg.lab.runs.settings import (
     OnNonFinite,
     Precision,
@@ -22,8 +24,6 @@ from advreg.lab.runs.settings import (
     read_values,
     setting,
 )
-from advreg.lab.tasks.corpora import CORPORA, Beam
-from advreg.lab.tasks.parallel import TEST, TRAIN, TRANSLATION, VALID
 from advreg.methods import Method, create, preset
 from advreg.methods.base import suggest
 from advreg.methods.presets import Preset
@@ -149,6 +149,7 @@ class TranslationSettings(RunSettings):
     options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
     training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
+    kind = "translation"
     _own_flags = _OWN_FLAGS
 
     @property
