@@ -36,7 +36,7 @@ from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import mean_rows, token_checksum
-from advreg.lab.kinds.batching import TokenBatches
+from advreg.lab.kinds.translation.batching import TokenBatches
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.neighbours import nearest
 from advreg.memory.reshard import joined, part_of
@@ -162,7 +162,7 @@ def neighbour_scope(task: str, data: str, width: int) -> dict[str, Any]:
     """How much nearer the nearest of the whole cache set is than the nearest in a process's own
     part of it.
     """
-    from advreg.lab.tasks.understanding import load_task
+    from advreg.lab.kinds.classification.understanding import load_task
 
     texts = [example.text.lower().split() for example in load_task(task, Path(data)).train]
     numbers: dict[str, int] = {}

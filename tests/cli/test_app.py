@@ -212,7 +212,7 @@ def test_every_format_of_table_trains_to_the_same_record(
     assert done.code == 0, done.err
     assert cells(done.out)["standard"][2:] == ["1.00", "1.00", "1.00", "–"]
     # written here as csv by other code: the same samples
-    from advreg.lab.tasks.tables import load_tables
+    from advreg.lab.kinds.classification.tables import load_tables
 
     expected = load_tables(write_table(tmp_path / "one.csv", sentiment())).fingerprint()
     assert (

@@ -25,7 +25,7 @@ from advreg.hf.view.head import IGNORED, cross_entropy
 from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.architectures import build_translator
-from advreg.lab.kinds.decoding import Decoding, decode
+from advreg.lab.kinds.translation.decoding import Decoding, decode
 from advreg.memory.cache import CacheDtype, PerturbationCache
 from advreg.memory.tiers import Place, Tier
 from advreg.methods import Step, create, registry

@@ -12,8 +12,6 @@ from typer.core import TyperGroup
 
 from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
 from advreg.lab.runs import bases
-from advreg.lab.runs.settings import TrainSettings
-from advreg.lab.runs.translation_settings import TranslationSettings
 
 
 class Commands(TyperGroup):
@@ -177,15 +175,9 @@ def train(
     try:
         settings = bases.read_settings(config, given, training, saved)
         say_preset(settings)
-        if isinstance(settings, TranslationSettings):
-            from advreg.cli.translate import train_translation
+        from advreg.cli.train import run_all
 
-            train_translation(settings, resume, console)
-        else:
-            from advreg.cli.train import run_all
-
-            assert isinstance(settings, TrainSettings)
-            run_all(settings, resume, console)
+        run_all(settings, resume, console)
     except KeyboardInterrupt:
         hint = (
             "interrupted; finished steps are in the last checkpoint. Resume with the same command "

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from advreg.hf.doctor import Finding, examine
-from advreg.lab.kinds.fine_tuning import quiet_libraries
 from advreg.lab.kinds.models import load_any
+from advreg.lab.kinds.training import quiet_libraries
 
 
 def report(

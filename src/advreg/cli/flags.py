@@ -121,13 +121,13 @@ def _setting_flag(name: str) -> inspect.Parameter:
 def _merged(texts: Mapping[type[RunSettings], str], separator: str) -> str:
     """The text of the first kind of task, then those of other kinds where they differ."""
     (_, first), *others = texts.items()
-    told = [f"{kind.kind.lower()}: {text}" for kind, text in others if text not in ("", first)]
+    told = [f"{kind.kind}: {text}" for kind, text in others if text not in ("", first)]
     return separator.join([first, *told]) if first else separator.join(told)
 
 
 def _panel(kind: type[RunSettings], setting: OptionInfo) -> str:
     if kind is not KINDS[0]:
-        return f"{kind.kind} (--task {kind.own_files}, or a known corpus)"
+        return f"{kind.kind.capitalize()} (--task {kind.own_files}, or a known corpus)"
     return "Data" if setting.about.get("role") in ("data", "files") else "Training"
 
 

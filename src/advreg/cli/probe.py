@@ -15,7 +15,7 @@ from rich.table import Table
 from advreg.cli.train import spread
 from advreg.hf.progress import progress_bar
 from advreg.lab.drawing import check_drawable
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
+from advreg.lab.kinds.training import device_name, quiet_libraries
 from advreg.lab.report.labels import method_order, task_name
 from advreg.lab.report.violins import draw_violins
 from advreg.lab.search.probing import ProbeSettings, probe

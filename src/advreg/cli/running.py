@@ -82,7 +82,7 @@ def undertake(
         orders: how it is to be carried out.
         console: to print on.
     """
-    from advreg.lab.kinds.fine_tuning import quiet_libraries
+    from advreg.lab.kinds.training import quiet_libraries
 
     quiet_libraries()
     places = find_devices()

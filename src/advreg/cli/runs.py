@@ -14,6 +14,9 @@ from rich.table import Table
 
 from advreg.core.checks import suggest
 from advreg.lab.catalogue import catalogue, is_method, options_of_method
+from advreg.lab.kinds.classification.tasks import TASKS
+from advreg.lab.kinds.registry import main_metrics
+from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import NOTHING, counted
 from advreg.lab.report.listing import (
@@ -28,8 +31,6 @@ from advreg.lab.report.listing import (
 )
 from advreg.lab.report.render import Sheet, to_rich
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.understanding import TASKS, main_metrics
 
 _WIDTH_OF_NAMES = 32  # at least, where names are that long, before columns are left out for them
 _LENGTH_OF_SETTINGS = 120  # where they stand below a name

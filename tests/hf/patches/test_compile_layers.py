@@ -19,7 +19,7 @@ from advreg.hf.view.calls import constant_parameters
 from advreg.hf.view.head import cross_entropy
 from advreg.hf.view.injection import is_compiled
 from advreg.hf.view.view import HFModelView
-from advreg.lab.kinds.decoding import Decoding, decode
+from advreg.lab.kinds.translation.decoding import Decoding, decode
 from advreg.methods import create
 from observe import batch_of, close, exact, gradients, step
 from tiny_models import tiny

@@ -64,7 +64,7 @@ class Asked:
         if len({kind_of(task) for task in tasks}) > 1:
             raise SettingsError(
                 f"task must name tasks of one kind, got {', '.join(tasks)}; give those of "
-                f"{' and of '.join(kind.kind.lower() for kind in KINDS)} in commands of their own"
+                f"{' and of '.join(kind.kind for kind in KINDS)} in commands of their own"
             )
         return tasks
 

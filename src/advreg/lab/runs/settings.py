@@ -18,9 +18,11 @@ from advreg.core.checks import suggest
 from advreg.core.coerce import Bound, Count, Positive, Share
 from advreg.core.options import Checked, Preset, option, options_of
 from advreg.lab.kinds import SCRATCH
+from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
+from advreg.lab.kinds.classification.description import FILES as FILES
+from advreg.lab.kinds.classification.tables import check_columns
+from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.runs.training_presets import training_preset
-from advreg.lab.tasks.tables import check_columns
-from advreg.lab.tasks.understanding import TASKS
 
 if TYPE_CHECKING:
     from advreg.methods import Method
@@ -33,9 +35,6 @@ Role = Literal["result", "compute", "recipe", "data", "files", "run"]
 ``compute``, how a run is computed; ``recipe``, the defaults of others; ``data`` and ``files`` (of
 the user's own), the samples, which are known by their fingerprint; ``run``, which runs are made and
 where they are kept."""
-
-DOCSTRINGS = "docstrings"
-FILES = "files"
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
 _DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
@@ -152,7 +151,7 @@ class RunSettings(Settings, ABC):
     tasks: ClassVar[tuple[str, ...]]
     """Names of the tasks of this kind."""
     kind: ClassVar[str]
-    """Title of the kind, in help texts."""
+    """Its folder in :mod:`advreg.lab.kinds`."""
     own_files: ClassVar[str]
     """The task whose samples are the user's files."""
 
@@ -320,7 +319,7 @@ class TrainSettings(RunSettings):
     """Settings of a run of text classification or regression."""
 
     tasks: ClassVar[tuple[str, ...]] = (DOCSTRINGS, FILES, *TASKS)
-    kind: ClassVar[str] = "Classification and regression"
+    kind: ClassVar[str] = "classification"
     own_files: ClassVar[str] = FILES
 
     task: str = setting(

@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from advreg.core.checks import suggest
 from advreg.core.coerce import Amount, Bound, Count, Positive, Share, Whole, at_least
 from advreg.core.options import Preset
-from advreg.lab.kinds.subwords import Subwords, translator_folder
+from advreg.lab.kinds.translation.corpora import CORPORA, Beam
+from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
+from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
 from advreg.lab.runs.settings import RunSettings, Seed, SettingsError, setting, stem_of
-from advreg.lab.tasks.corpora import CORPORA, Beam
-from advreg.lab.tasks.parallel import TEST, TRAIN, TRANSLATION, VALID
 
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
@@ -32,7 +32,7 @@ class TranslationSettings(RunSettings):
     """Settings of a translation run."""
 
     tasks: ClassVar[tuple[str, ...]] = TASKS
-    kind: ClassVar[str] = "Translation"
+    kind: ClassVar[str] = "translation"
     own_files: ClassVar[str] = TRANSLATION
 
     task: str = setting(
