@@ -107,7 +107,7 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
         raise OSError(
             f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); "
             "free some space, set "
-            "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='int8'"
+            "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='float16'"
         ) from error
 
 

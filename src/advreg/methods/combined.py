@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
-from advreg.memory.memories import Memories
-from advreg.memory.reshard import under
+from advreg.memory.memory import Memories, under
 from advreg.methods.base import (
     Batch,
     Constraint,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from advreg.core.checks import check_not_negative
 from advreg.core.divergence import Divergence
-from advreg.memory.weight_average import WeightAverage
+from advreg.memory.averages import WeightAverage
 from advreg.methods.base import (
     Batch,
     Constraint,

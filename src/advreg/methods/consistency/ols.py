@@ -11,7 +11,7 @@ from torch import Tensor
 
 from advreg.core.divergence import kl
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
-from advreg.memory.class_targets import ClassTargets
+from advreg.memory.averages import ClassTargets
 from advreg.methods.base import (
     Batch,
     ModelView,
