@@ -452,11 +452,6 @@ def r3f(
     return trace
 
 
-def one_lipschitz(weight: Tensor) -> Tensor:
-    """R4F: W / max(1, σ_1), σ_1² the largest eigenvalue of W Wᵀ."""
-    return weight / max(1.0, math.sqrt(float(torch.linalg.eigvalsh(weight @ weight.T).max())))
-
-
 def rdrop(
     model: nn.Module,
     batch: dict[str, Tensor],

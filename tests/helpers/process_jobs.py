@@ -304,14 +304,10 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
                     "sharded": sum(value.to_local().numel() for value in parts.values()),
                 }
             )
-        for run in (
-            {"name": "smart"},
-            {"name": "r3f", "spectral": True},
-        ):
-            try:
-                trainer_of(folder=folder, **sharded | run).train()
-            except ValueError as error:
-                refused.append(str(error))
+        try:
+            trainer_of(folder=folder, **sharded, name="smart").train()
+        except ValueError as error:
+            refused.append(str(error))
     return {"found": found, "refused": refused}
 
 

@@ -212,9 +212,14 @@ def test_a_sum_is_copied_with_what_it_remembers() -> None:
 
 def test_constraints_and_warnings_are_those_of_the_parts() -> None:
     method = create(
-        "r3f+arch", **{"r3f.spectral": True, "arch.refresh_every": 9, "arch.cache_device": "disk"}
+        "smart+arch",
+        **{
+            "smart.proximal_weight": 1.0,
+            "arch.refresh_every": 9,
+            "arch.cache_device": "disk",
+        },
     )
-    assert [found.option for found in method.constraints()] == ["r3f.spectral"] * 2
+    assert [found.option for found in method.constraints()] == ["smart.proximal_weight"]
     assert len(method.warnings(3)) == 1
     assert "arch.cache_device" in method.info.movable
 

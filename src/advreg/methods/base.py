@@ -137,9 +137,6 @@ class ModelView(Protocol):
     def has_dropout(self) -> bool:
         """Whether two training passes over the same batch differ."""
 
-    def head(self) -> torch.nn.Linear:
-        """The last linear layer of the prediction head."""
-
 
 @dataclass(frozen=True)
 class StepReport:
