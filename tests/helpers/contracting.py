@@ -22,7 +22,7 @@ from advreg.methods.base import (
 class Contracting(Method):
     """Standard training of a classifier whose head is 1-Lipschitz."""
 
-    info = replace(Standard.info, name="contracting")
+    info = replace(Standard.info, name="contracting", needs=frozenset({"predictions"}))
     bound: float = option(1.0, "the largest spectral norm of the head")
 
     def constraints(self) -> Sequence[Constraint]:
