@@ -62,7 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "r3f": {"noise_scale": 0.1},
     "simcut": {"cut": 0.3},
-    "temporal": {"weight": 3.0, "ensemble": 0.3},
+    "temporal": {"weight": 3.0},
     "ols": {"weight": 2.0},
     "arch": {
         "radius": 0.5,

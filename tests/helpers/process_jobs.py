@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "scope": "sample",
     },
     "smart": {"radius": 0.5, "ascent_steps": 1, "proximal_weight": 0.5, "proximal_momentum": 0.5},
-    "temporal": {"weight": 3.0, "ensemble": 0.3},
+    "temporal": {"weight": 3.0},
     "smart+temporal": {"smart.ascent_steps": 1, "smart.radius": 0.5, "temporal.weight": 2.0},
     "arch": {
         "cache_fraction": 0.4,

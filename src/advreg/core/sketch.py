@@ -49,8 +49,6 @@ class Sketch(ABC):
         """
 
     draws = 0
-    blends = False
-    """Whether two rows can be averaged."""
 
 
 def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
@@ -78,7 +76,6 @@ class Values(Sketch):
     """The outputs of a regression, unchanged."""
 
     outputs: int
-    blends = True
 
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
@@ -97,7 +94,6 @@ class Whole(Sketch):
 
     outputs: int
     prediction: Prediction = "classes"
-    blends = True
 
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:

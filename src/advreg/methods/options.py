@@ -103,10 +103,6 @@ class StorageOptions(Regulariser):
 class TargetOptions(Regulariser):
     """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
-    normalise: bool = option(
-        False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty"
-    )
-
     def has_begun(self, clock: Clock) -> bool:
         """At once: predictions are remembered before the penalty starts."""
         return True
@@ -114,13 +110,6 @@ class TargetOptions(Regulariser):
     def weight_at(self, clock: Clock) -> float:
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
-
-    def towards_target(
-        self, value: Tensor, step: Step, measures: Mapping[str, Tensor | float] | None = None
-    ) -> Penalty:
-        weight = self.weight_at(step.clock)
-        divisor = 1 + weight if self.normalise else 1.0
-        return Penalty(value, weight, measures or {}, divisor=divisor)
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:

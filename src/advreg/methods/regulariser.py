@@ -59,21 +59,19 @@ class CleanPass:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a regulariser adds to the task loss: (L + λ · value + extra) / divisor.
+    """What a regulariser adds to the task loss: λ · value + extra.
 
     Args:
         value: the penalty before its weight.
         weight: λ at this step.
         measures: for the log.
         extra: a second term, weighted.
-        divisor: of the whole objective.
     """
 
     value: Tensor
     weight: float
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
     extra: Tensor | None = None
-    divisor: float = 1.0
 
 
 @dataclass
@@ -87,7 +85,7 @@ class Regulariser(Method):
     weight: float = option(1.0, "λ, weight of the penalty")
     start_at: float = option(0.0, START_AT)
     ramp: Ramp = option(
-        "constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does"
+        "constant", "constant; linear: λ rises linearly from 0 to the end of the plan"
     )
 
     def __post_init__(self) -> None:
@@ -148,9 +146,6 @@ def regularised(
         loss = loss + penalty.weight * penalty.value
         if penalty.extra is not None:
             loss = loss + penalty.extra
-    for penalty in penalties:
-        if penalty.divisor != 1.0:
-            loss = loss / penalty.divisor
     value, measures = penalties[0].value.detach(), penalties[0].measures
     if len(parts) > 1:
         named = list(zip((part.info.name for part in begun), penalties, strict=True))
