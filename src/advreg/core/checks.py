@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 
 class UnsupportedError(ValueError):
@@ -35,6 +37,11 @@ def check_whole(name: str, value: object, least: int, otherwise: str = "") -> No
         )
 
 
+def check_count(name: str, value: object) -> None:
+    """``value`` must be a whole number of at least 1."""
+    check_whole(name, value, least=1)
+
+
 def check_not_negative(name: str, value: float) -> None:
     """``value`` must be a finite number of zero or more."""
     if not (math.isfinite(value) and value >= 0):
@@ -51,3 +58,13 @@ def check_share(name: str, value: float) -> None:
     """``value`` must be at least 0 and below 1."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def optional(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """The same check of a value that may also be ``None``."""
+
+    def checked(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return checked

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.checks import check_share
 from advreg.core.divergence import widen
 from advreg.memory.memory import Memory, MemoryState
 
@@ -40,7 +39,6 @@ class WeightAverage(Averages):
 
     def __init__(self, momentum: float) -> None:
         super().__init__()
-        check_share("proximal_momentum", momentum)
         self.momentum = momentum
 
     def read(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -87,8 +88,9 @@ class Memories(Memory):
         self.parts = dict(parts)
 
     def validate(self, samples: int) -> None:
-        for part in self.parts.values():
-            part.validate(samples)
+        for name, part in self.parts.items():
+            with named(name):
+                part.validate(samples)
 
     def prepare(
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
@@ -129,6 +131,15 @@ class Memories(Memory):
     def diagnostics(self) -> MemoryHealth | None:
         found = (part.diagnostics() for part in self.parts.values())
         return next((one for one in found if one is not None), None)
+
+
+@contextmanager
+def named(part: str) -> Iterator[None]:
+    """Put the name of a part in front of the option that an error names."""
+    try:
+        yield
+    except ValueError as error:
+        raise type(error)(f"{part}.{error}") from error
 
 
 def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:

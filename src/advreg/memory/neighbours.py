@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
 from advreg.memory.cache import PerturbationCache
@@ -229,11 +228,6 @@ class Borrowing:
     count: int = 1
     choice: NeighbourChoice = "nearest"
     scope: NeighbourScope = "all"
-
-    def __post_init__(self) -> None:
-        check_whole("neighbours", self.count, least=1)
-        check_choice("neighbour_choice", self.choice, get_args(NeighbourChoice))
-        check_choice("neighbour_scope", self.scope, get_args(NeighbourScope))
 
     def validate(self, cached: int) -> None:
         """Refuse more neighbours than there are cached samples."""

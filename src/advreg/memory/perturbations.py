@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import torch
 from torch import Tensor
 
 from advreg.core.ball import Ball
-from advreg.core.checks import check_choice, check_share
 from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, Onset, RefreshEvery
@@ -59,8 +57,6 @@ class PerturbationMemory(RowMemory[PerturbationCache]):
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"cache_fraction must be above 0 and at most 1, got {self.fraction}")
-        check_share("ema", self.ema)
-        check_choice("cache_dtype", self.dtype, get_args(CacheDtype))
         _ = self.schedule  # refuses bad values before training
 
     # ---- before training

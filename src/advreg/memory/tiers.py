@@ -9,13 +9,11 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 import torch
 from torch import Tensor
-
-from advreg.core.checks import check_choice, check_not_negative
 
 Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
@@ -70,11 +68,6 @@ class Storage:
     kind: CacheDevice = "auto"
     budget_gb: float | None = None
     folder: str | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("cache_device", self.kind, get_args(CacheDevice))
-        if self.budget_gb is not None:
-            check_not_negative("cache_budget_gb", self.budget_gb)
 
     def validate(self) -> None:
         """Refuse a folder that does not exist."""

@@ -244,6 +244,10 @@ class Method(ABC):
     memory: Memory | None = field(default=None, init=False, repr=False, compare=False)
     """What the method remembers between steps."""
 
+    def __post_init__(self) -> None:
+        for described in self._described():
+            described.require(getattr(self, described.name))
+
     def constraints(self) -> Sequence[Constraint]:
         """What these settings exclude."""
         return ()
@@ -343,7 +347,8 @@ class Registry(dict[str, "type[Method]"]):
 
     def unknown(self, name: str) -> str:
         """The text of an error for a name that no method has."""
-        return f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
+        part = next((part for part in name.split("+") if part not in self), name)
+        return f"unknown method '{part}'{suggest(part, self)}; there are {', '.join(self)}"
 
     def canonical(self, name: str) -> str:
         """The one name of a method; the parts of a sum may come in any order."""
@@ -406,7 +411,7 @@ def describe(name: str) -> list[OptionInfo]:
 def _options(method: type[Method]) -> tuple[OptionInfo, ...]:
     hints = get_type_hints(method)  # slow, and needed at every check of an option
     return tuple(
-        OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
+        OptionInfo(field.name, hints[field.name], field.default, **field.metadata)
         for field in dataclasses.fields(method)
         if field.init
     )

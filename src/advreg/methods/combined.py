@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
-from advreg.memory.memory import Memories, under
+from advreg.memory.memory import Memories, named, under
 from advreg.methods.base import (
     Batch,
     Constraint,
@@ -43,7 +43,11 @@ class Combined(Method):
     kinds: ClassVar[tuple[type[Regulariser], ...]]
 
     def __init__(self, **options: Any) -> None:
-        self._hold(kind(**under(f"{kind.info.name}.", options)) for kind in self.kinds)
+        parts = []
+        for kind in self.kinds:
+            with named(kind.info.name):
+                parts.append(kind(**under(f"{kind.info.name}.", options)))
+        self._hold(parts)
 
     def _hold(self, parts: Iterable[Regulariser]) -> None:
         self.parts = tuple(parts)

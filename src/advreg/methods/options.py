@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
-from advreg.core.checks import check_choice
+from advreg.core.checks import check_not_negative, optional
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock
 from advreg.memory.tiers import CacheDevice, Storage
-from advreg.methods.base import Batch, Dropout, ModelView, Step, option
+from advreg.methods.base import Batch, Dropout, ModelView, Passes, Step, option
 from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
 
@@ -28,10 +27,6 @@ class DivergenceOptions(Regulariser):
         "kl", "kl: KL(f(x) ‖ f(x+δ)); symmetric_kl: mean of both directions"
     )
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("divergence", self.divergence, get_args(Divergence))
 
     def compared(
         self,
@@ -57,10 +52,6 @@ class DropoutOptions(Regulariser):
         "fresh", "dropout masks of the passes of a step: fresh, shared or off"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("dropout", self.dropout, get_args(Dropout))
-
 
 @dataclass
 class FuseOptions(Regulariser):
@@ -75,6 +66,9 @@ class FuseOptions(Regulariser):
         shares = getattr(self, "dropout", "fresh") == "shared"
         return clean.beside(delta, self.fuse and not shares, both_losses)
 
+    def passes(self) -> Passes:
+        return Passes(2, 1)
+
 
 STORAGE = ("cache_device", "cache_budget_gb", "cache_folder")
 """The options of :class:`StorageOptions`, which change no result."""
@@ -88,7 +82,9 @@ class StorageOptions(Regulariser):
         "auto", "where rows live: device, host memory, disk; auto: the first with room"
     )
     cache_budget_gb: float | None = option(
-        None, "GB on the device for auto; none: a quarter of what is free"
+        None,
+        "GB on the device for auto; none: a quarter of what is free",
+        check=optional(check_not_negative),
     )
     cache_folder: str | None = option(
         None, "folder of a cache on disk; none: the system's temporary one"
@@ -110,6 +106,9 @@ class TargetOptions(Regulariser):
     def weight_at(self, clock: Clock) -> float:
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
+
+    def passes(self) -> Passes:
+        return Passes(1, 1)
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from advreg.core.checks import check_not_negative
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import (
@@ -82,15 +82,11 @@ class Regulariser(Method):
     penalties, which share the clean prediction.
     """
 
-    weight: float = option(1.0, "λ, weight of the penalty")
-    start_at: float = option(0.0, START_AT)
+    weight: float = option(1.0, "λ, weight of the penalty", check=check_not_negative)
+    start_at: float = option(0.0, START_AT, check=check_share)
     ramp: Ramp = option(
         "constant", "constant; linear: λ rises linearly from 0 to the end of the plan"
     )
-
-    def __post_init__(self) -> None:
-        check_not_negative("weight", self.weight)
-        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
 
     @property
     def onset(self) -> Onset:

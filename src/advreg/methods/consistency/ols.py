@@ -15,7 +15,6 @@ from advreg.memory.averages import ClassTargets
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     UnsupportedError,
     register,
@@ -91,6 +90,3 @@ class OLS(TargetOptions):
                 "start one, or use rdrop "
                 "or simcut"
             )
-
-    def passes(self) -> Passes:
-        return Passes(1, 1)

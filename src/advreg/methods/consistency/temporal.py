@@ -5,17 +5,15 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
 
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_whole
+from advreg.core.checks import check_count
 from advreg.core.sketch import Kind, sketch_for
 from advreg.memory.predictions import PredictionMemory
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     option,
     register,
@@ -71,16 +69,13 @@ class Temporal(StorageOptions, TargetOptions):
         "rest; drawn: these "
         "and a sample of the rest; auto: whole up to 512 outputs, else lumped",
     )
-    top: int = option(8, "k, likeliest entries in a sketch")
-    draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
+    top: int = option(8, "k, likeliest entries in a sketch", check=check_count)
+    draws: int = option(4, "m, entries drawn from the rest in a drawn sketch", check=check_count)
     memory: PredictionMemory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.memory = PredictionMemory(storage=self.storage)
-        check_choice("sketch", self.sketch, get_args(Kind))
-        check_whole("top", self.top, least=1)
-        check_whole("draws", self.draws, least=1)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         logits = clean.logits
@@ -111,6 +106,3 @@ class Temporal(StorageOptions, TargetOptions):
                 "packing off"
             )
         return ids
-
-    def passes(self) -> Passes:
-        return Passes(1, 1)

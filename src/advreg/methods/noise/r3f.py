@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from advreg.core.ball import normal_noise, uniform_noise
-from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.checks import check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     option,
     register,
@@ -58,12 +57,7 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
     )
     noise: Noise = option("uniform", "distribution of the noise: uniform in (−σ, σ), or normal")
-    noise_scale: float = option(1e-5, "σ, scale of the noise")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("noise", self.noise, get_args(Noise))
-        check_not_negative("noise_scale", self.noise_scale)
+    noise_scale: float = option(1e-5, "σ, scale of the noise", check=check_not_negative)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         delta = self.draw(view.zeros(batch))
@@ -76,6 +70,3 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
         if self.noise == "normal":
             return zeros.map(lambda values, mask: normal_noise(values, mask, self.noise_scale))
         return zeros.map(lambda values, mask: self.noise_scale * uniform_noise(values, mask))
-
-    def passes(self) -> Passes:
-        return Passes(2, 1)
