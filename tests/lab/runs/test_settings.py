@@ -109,7 +109,7 @@ def test_a_sum_in_another_order_is_the_same_method() -> None:
     ("methods", "message"),
     [
         (["smart+freelb"], "freelb cannot be combined with other methods"),
-        (["smart+smrt"], r"unknown method 'smart\+smrt'"),
+        (["smart+smrt"], "unknown method 'smrt'"),
     ],
 )
 def test_a_sum_that_cannot_be_is_refused(methods: list[str], message: str) -> None:
