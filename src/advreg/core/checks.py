@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+Check = Callable[[str, Any], None]
+"""Refuses a bad value, given its name."""
+
 
 class UnsupportedError(ValueError):
     """A method needs what a trainer, a model or a batch does not offer.
@@ -60,10 +63,10 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
 
-def optional(check: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+def optional(check: Check) -> Check:
     """The same check of a value that may also be ``None``."""
 
-    def checked(name: str, value: Any) -> None:
+    def checked(name: str, value: object) -> None:
         if value is not None:
             check(name, value)
 

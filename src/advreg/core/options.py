@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
-from advreg.core.checks import check_choice
+from advreg.core.checks import Check, check_choice
 
-Check = Callable[[str, Any], None]
+Options = dict[str, Any]
+"""Values of options by name."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class OptionInfo:
     """One option as users meet it: name, type, default, help."""
 
     name: str
-    type: Any
+    type: object
     default: Any
     help: str
     check: Check | None = field(default=None, compare=False, repr=False)
@@ -29,7 +29,7 @@ class OptionInfo:
             self.check(self.name, value)
 
 
-def option(default: Any, help: str, *, check: Check | None = None) -> Any:
+def option(default: object, help: str, *, check: Check | None = None) -> Any:
     """A method's option: a dataclass field with its help text.
 
     Args:

@@ -89,8 +89,10 @@ class RefreshEvery:
         begin: the first epoch that the memory sees from its start.
 
     Example:
-        >>> [t for t in range(40) if RefreshEvery(15).due(t)], [t for t in range(7, 40) if RefreshEvery(15, 7).due(t)]
-        ([0, 15, 30], [7, 15, 30])
+        >>> [t for t in range(40) if RefreshEvery(15).due(t)]
+        [0, 15, 30]
+        >>> [t for t in range(7, 40) if RefreshEvery(15, 7).due(t)]
+        [7, 15, 30]
     """
 
     epochs: int | None

@@ -62,8 +62,8 @@ class PerturbationCache(SampleRows):
         return self.numbers["written_at"][:-1]
 
     def find(self, ids: Tensor, like: Perturbation, at_once: bool = True) -> Tensor:
-        """Where each sample of a batch is stored, (B,); −1 for a sample that is not. Ids and lengths
-        must match the data the cache was made for.
+        """Where each sample of a batch is stored, (B,); −1 for a sample that is not. Ids and
+        lengths must match the data that the cache was made for.
 
         Args:
             ids: of the batch, (B,).

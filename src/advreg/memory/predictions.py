@@ -108,8 +108,8 @@ class PredictionRows(SampleRows):
     def uniforms(self, found: Found, seed: int, draws: int) -> Tensor:
         """Uniform numbers for each item, (B · T, m).
 
-        They depend on seed, sample, visit and item alone, so order, padding, a resume and the number
-        of processes do not change them.
+        They depend on seed, sample, visit and item alone, so order, padding, a resume and the
+        number of processes do not change them.
         """
         each = torch.arange(draws, device=self.device)
         visits = self.numbers["visits"][found.slots]

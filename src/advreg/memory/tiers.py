@@ -99,8 +99,8 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
     except OSError as error:
         raise OSError(
             f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); "
-            "free some space, set "
-            "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='float16'"
+            "free some space, set cache_folder to another disk, lower cache_fraction, or store it "
+            "as cache_dtype='float16'"
         ) from error
 
 

@@ -12,13 +12,15 @@ from advreg.core.checks import check_choice
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def coerce(name: str, value: Any, hint: Any) -> Any:
+def coerce(name: str, value: Any, hint: object) -> Any:
     """``value`` as the type ``hint``, or an error that names the option, the value and what it
     takes.
 
     Example:
-        >>> coerce("refresh_every", "none", int | None), coerce("radius", "0.5", float), coerce("fuse", "no", bool)
-        (None, 0.5, False)
+        >>> coerce("refresh_every", "none", int | None), coerce("radius", "0.5", float)
+        (None, 0.5)
+        >>> coerce("fuse", "no", bool)
+        False
     """
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
@@ -35,7 +37,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def type_text(hint: Any) -> str:
+def type_text(hint: object) -> str:
     """An option's type as users read it.
 
     Example:
@@ -53,7 +55,7 @@ def type_text(hint: Any) -> str:
     return str(getattr(hint, "__name__", hint))
 
 
-def _truth(name: str, value: Any) -> bool:
+def _truth(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).lower()

@@ -57,7 +57,8 @@ class FreeLB(Method):
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = FreeLB(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = FreeLB(radius=0.3, ascent_steps=1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> report.penalty is None
         True
     """

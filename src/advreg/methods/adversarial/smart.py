@@ -54,7 +54,8 @@ class Smart(AscentOptions):
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = Smart(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = Smart(radius=0.3, ascent_steps=1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> bool(report.penalty > 0)
         True
     """

@@ -48,7 +48,8 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = R3F(noise_scale=0.1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = R3F(noise_scale=0.1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> bool(report.penalty > 0)
         True
     """
