@@ -71,7 +71,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
             ["methods", "ach"],
             "error: unknown method 'ach' (did you mean 'arch'?); there are standard, ",
         ),
-        (["train", "--epochs", "0"], "error: epochs must be 1 or more, got 0"),
+        (["train", "--epochs", "0"], "error: epochs must be a whole number of 1 or more, got 0"),
         (["train", "--radius", "wide"], "error: radius must be a number, got 'wide'"),
         (
             ["train", "--train", "nowhere.csv"],

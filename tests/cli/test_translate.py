@@ -19,7 +19,7 @@ from advreg.lab.kinds.sources import DataError
 from advreg.lab.kinds.translation.decoding import Decoding
 from advreg.lab.kinds.translation.subwords import SPECIAL, learn_subwords
 from advreg.lab.kinds.translation.translator import Translator
-from advreg.lab.runs.translation_settings import read_translation_settings
+from advreg.lab.runs.bases import read_settings
 from advreg.records.run import TaskInfo
 from comparisons import run_record
 from number_words import SOURCE, TARGET, in_digits, in_words, write_numbers
@@ -128,7 +128,7 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
         "vocabulary": "55", "max_ratio": "5", "epochs": "1", "max_tokens": "200", "methods": ["standard", "r3f"],
         "output": str(tmp_path / "runs"), "tokenised": "yes",
     }  # fmt: skip
-    run_all(read_translation_settings(None, given, {}), False, Console(file=printed, width=80))
+    run_all(read_settings(None, given, {}), False, Console(file=printed, width=80))
     told = printed.getvalue()
     assert "numbers: test scores, mean ± sd over seeds" in told
     assert "tokenised BLEU" in told

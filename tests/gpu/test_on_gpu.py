@@ -257,10 +257,10 @@ def test_the_reuse_step_never_waits_for_the_gpu(tmp_path):
     run.train()
     task, method = run.task, run.method
     batch = to_device({**collate(samples(run.model)[:8]), SAMPLE_ID: torch.arange(8)}, CUDA)
-    method.recall(task.sample_ids(batch), task.zeros(batch))
+    method.memory.read(task.sample_ids(batch), task.zeros(batch), 1)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        method.recall(task.sample_ids(batch), task.zeros(batch))
+        method.memory.read(task.sample_ids(batch), task.zeros(batch), 1)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

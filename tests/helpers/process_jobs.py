@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "scope": "sample",
     },
     "smart": {"radius": 0.5, "ascent_steps": 1, "proximal_weight": 0.5, "proximal_momentum": 0.5},
-    "temporal": {"weight": 3.0, "ensemble": 0.3},
+    "temporal": {"weight": 3.0},
     "smart+temporal": {"smart.ascent_steps": 1, "smart.radius": 0.5, "temporal.weight": 2.0},
     "arch": {
         "cache_fraction": 0.4,
@@ -304,14 +304,10 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
                     "sharded": sum(value.to_local().numel() for value in parts.values()),
                 }
             )
-        for run in (
-            {"name": "smart"},
-            {"name": "r3f", "spectral": True},
-        ):
-            try:
-                trainer_of(folder=folder, **sharded | run).train()
-            except ValueError as error:
-                refused.append(str(error))
+        try:
+            trainer_of(folder=folder, **sharded, name="smart").train()
+        except ValueError as error:
+            refused.append(str(error))
     return {"found": found, "refused": refused}
 
 

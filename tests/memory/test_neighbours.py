@@ -182,15 +182,10 @@ class Products:
         monkeypatch.setattr(Tensor, "__matmul__", noting)
 
 
-NEW_SETTINGS = hasattr(torch.backends.cuda.matmul, "fp32_precision")
-PRECISIONS: list[Any] = (
-    [
-        lambda: torch.backends.cuda.matmul.fp32_precision,
-        lambda: torch.backends.mkldnn.matmul.fp32_precision,
-    ]  # type: ignore[attr-defined]
-    if NEW_SETTINGS
-    else [torch.get_float32_matmul_precision]
-)
+PRECISIONS: list[Any] = [
+    lambda: torch.backends.cuda.matmul.fp32_precision,
+    lambda: torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+]
 
 
 @pytest.mark.parametrize("scores", [1, 20, 64, 1000, 10**6])
@@ -233,10 +228,9 @@ def test_products_are_in_full_precision_whatever_was_set_and_the_setting_is_kept
         assert [precision() for precision in PRECISIONS] == now
     finally:
         torch.set_float32_matmul_precision(before)
-    assert products.precisions == {"ieee" if NEW_SETTINGS else "highest", "torch.float32"}
+    assert products.precisions == {"ieee", "torch.float32"}
 
 
-@pytest.mark.skipif(not NEW_SETTINGS, reason="torch before 2.9 has one setting")
 def test_a_precision_set_for_one_backend_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
     products = Products(monkeypatch)
     before = torch.backends.cuda.matmul.fp32_precision

@@ -133,7 +133,8 @@ def ascend(
         >>> mask = torch.ones(1, 1, dtype=torch.bool)
         >>> start = Perturbation({"tokens": torch.tensor([[[0.1, 0.0]]])}, {"tokens": mask})
         >>> climb = lambda delta: delta.values["tokens"].sum()
-        >>> ascend(climb, start, Ascent(steps=5, step_size=1.0), Ball(radius=1.0)).values["tokens"].norm().item()
+        >>> top = ascend(climb, start, Ascent(steps=5, step_size=1.0), Ball(radius=1.0))
+        >>> top.values["tokens"].norm().item()
         1.0
     """
     delta = start.detach()

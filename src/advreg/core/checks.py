@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Check = Callable[[str, Any], None]
+"""Refuses a bad value, given its name."""
 
 
 class UnsupportedError(ValueError):
@@ -37,6 +41,11 @@ def check_whole(name: str, value: object, least: int, otherwise: str = "") -> No
         )
 
 
+def check_count(name: str, value: object) -> None:
+    """``value`` must be a whole number of at least 1."""
+    check_whole(name, value, least=1)
+
+
 def check_not_negative(name: str, value: float) -> None:
     """``value`` must be a finite number of zero or more."""
     if not (math.isfinite(value) and value >= 0):
@@ -55,10 +64,21 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
 
+def optional(check: Check) -> Check:
+    """The same check of a value that may also be ``None``."""
+
+    def checked(name: str, value: object) -> None:
+        if value is not None:
+            check(name, value)
+
+    return checked
+
+
 def unknown_method(name: str, known: Iterable[str]) -> str:
-    """The text of an error for a name that no method has."""
+    """The text of an error for a method, or a part of a sum, that does not exist."""
     names = list(known)
-    return f"unknown method '{name}'{suggest(name, names)}; there are {', '.join(names)}"
+    part = next((part for part in name.split("+") if part not in names), name)
+    return f"unknown method '{part}'{suggest(part, names)}; there are {', '.join(names)}"
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

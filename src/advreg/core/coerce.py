@@ -1,48 +1,26 @@
 """Values as options take them: text from a command line or a file becomes a number, a truth value,
-a choice, a tuple or none, inside its bounds.
+a choice, a tuple or none.
 """
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from advreg.core.checks import check_choice
 
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a number must be: in words, and as a condition that is false for NaN."""
-
-    words: str
-    holds: Callable[[float], bool]
-
-
-def at_least(least: float) -> Bound:
-    """The bound of a finite number that may be ``least`` or more."""
-    return Bound(f"{least} or more", lambda value: least <= value < math.inf)
-
-
-Whole = Annotated[int, at_least(0)]
-Count = Annotated[int, at_least(1)]
-Amount = Annotated[float, at_least(0)]
-Positive = Annotated[float, Bound("positive", lambda value: 0 < value < math.inf)]
-Share = Annotated[float, Bound("at least 0 and below 1", lambda value: 0 <= value < 1)]
-
-
-def coerce(name: str, value: Any, hint: Any) -> Any:
+def coerce(name: str, value: Any, hint: object) -> Any:
     """``value`` as the type ``hint``, or an error that names the option, the value and what it
     takes.
 
     Example:
         >>> coerce("refresh_every", "none", int | None), coerce("fuse", "no", bool)
         (None, False)
-        >>> coerce("epochs", "3", Count), coerce("seeds", 4, tuple[int, ...])
+        >>> coerce("epochs", "3", int), coerce("seeds", 4, tuple[int, ...])
         (3, (4,))
     """
     origin, arguments = get_origin(hint), get_args(hint)
@@ -52,11 +30,6 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     if origin is tuple:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(coerce(name, item, arguments[0]) for item in items)
-    if origin is Annotated:
-        found, bound = coerce(name, value, arguments[0]), arguments[1]
-        if not bound.holds(found):
-            raise ValueError(f"{name} must be {bound.words}, got {found}")
-        return found
     if origin is Literal:
         check_choice(name, value, arguments)
         return value
@@ -64,19 +37,19 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     return value if plain is None else plain(name, value)
 
 
-def type_text(hint: Any) -> str:
+def type_text(hint: object) -> str:
     """An option's type as users read it.
 
     Example:
-        >>> type_text(int | None), type_text(Literal["l2", "linf"]), type_text(Count)
-        ('int or none', 'l2 | linf', 'int')
+        >>> type_text(int | None), type_text(Literal["l2", "linf"])
+        ('int or none', 'l2 | linf')
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join("none" if kind is type(None) else type_text(kind) for kind in arguments)
     if origin is Literal:
         return " | ".join(map(str, arguments))
-    if origin in (tuple, Annotated):
+    if origin is tuple:
         return type_text(arguments[0])
     return str(getattr(hint, "__name__", hint))
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
+from advreg.core.checks import Check
 from advreg.core.coerce import coerce
+
+Options = dict[str, Any]
+"""Values of options by name."""
 
 Preset = Literal["translation", "understanding", "fine-tuning"]
 """Families of tasks that have options of their own."""
@@ -16,18 +20,39 @@ Preset = Literal["translation", "understanding", "fine-tuning"]
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """One option as users meet it: name, type, default, help; and what else its field says."""
+    """One option as users meet it: name, type, default, help.
+
+    Args:
+        check: refuses bad values of the type.
+        about: what else is to be known of it.
+    """
 
     name: str
-    type: Any
+    type: object
     default: Any
-    help: str
-    about: Mapping[str, Any] = field(default_factory=dict)
+    help: str = ""
+    check: Check | None = field(default=None, compare=False, repr=False)
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def value(self, given: object) -> Any:
+        """The value as the option's type has it; a bad one is refused by name."""
+        found = coerce(self.name, given, self.type)
+        if self.check is not None and found is not None:
+            self.check(self.name, found)
+        return found
 
 
-def option(default: Any, help: str, **about: Any) -> Any:
-    """A field with its help text, and what else is to be known of it."""
-    metadata = {"help": help, **about}
+def option(default: object, help: str, *, check: Check | None = None, **about: object) -> Any:
+    """An option: a dataclass field with its help text.
+
+    Args:
+        default: its value unless given.
+        help: what it means, for users.
+        check: refuses bad values, given the option's name and the value. The choices of a
+            ``Literal`` type need none.
+        about: what else is to be known of it.
+    """
+    metadata = {"help": help, "check": check, "about": about}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -41,15 +66,9 @@ def options_of(kind: type[Any]) -> tuple[OptionInfo, ...]:
 
 @cache
 def _options_of(kind: Any) -> tuple[OptionInfo, ...]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind)
     return tuple(
-        OptionInfo(
-            each.name,
-            hints[each.name],
-            each.default,
-            each.metadata.get("help", ""),
-            {name: value for name, value in each.metadata.items() if name != "help"},
-        )
+        OptionInfo(each.name, hints[each.name], each.default, **each.metadata)
         for each in dataclasses.fields(kind)
         if each.init
     )
@@ -62,5 +81,4 @@ class Checked:
 
     def __post_init__(self) -> None:
         for each in options_of(type(self)):
-            value = coerce(each.name, getattr(self, each.name), each.type)
-            object.__setattr__(self, each.name, value)
+            object.__setattr__(self, each.name, each.value(getattr(self, each.name)))

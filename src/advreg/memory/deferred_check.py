@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ class LateCheck:
 
     def __init__(self) -> None:
         self._flag: Tensor | None = None  # on the host, where the answer arrives
-        self._arrived: Any = None
+        self._arrived: torch.cuda.Event | None = None
         self._complain: Callable[[], None] | None = None  # there is an answer under way
 
     def put(self, fine: Tensor, complain: Callable[[], None]) -> None:
@@ -32,7 +31,7 @@ class LateCheck:
             if not bool(fine):
                 complain()
             return
-        if self._flag is None:
+        if self._flag is None or self._arrived is None:
             self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._flag.copy_(fine, non_blocking=True)
@@ -44,7 +43,7 @@ class LateCheck:
         was put behind.
         """
         complain, self._complain = self._complain, None
-        if complain is None:
+        if complain is None or self._arrived is None:
             return
         self._arrived.synchronize()
         if not bool(self._flag):

@@ -4,15 +4,14 @@ known.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
 
 Bundle = dict[str, Tensor]
+Arrival = tuple[Bundle, torch.cuda.Event | None]  # rows, and when they are there
 
 _MOST_AWAITED = 64  # batches gathered ahead at most; an accumulation group is rarely larger
 
@@ -30,9 +29,10 @@ class Courier:
     def __init__(self, gather: Callable[[Tensor], Bundle], device: torch.device) -> None:
         self._gather = gather
         self._device = device
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        is_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if is_gpu else None  # type: ignore[no-untyped-call]
         self._worker: ThreadPoolExecutor | None = None
-        self._awaited: OrderedDict[tuple[int, ...], Future[tuple[Bundle, Any]]] = OrderedDict()
+        self._awaited: dict[tuple[int, ...], Future[Arrival]] = {}
 
     def prefetch(self, ids: Tensor) -> None:
         """Start to gather the rows of these samples."""
@@ -42,7 +42,7 @@ class Courier:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="advreg-cache")
         while len(self._awaited) >= _MOST_AWAITED:
-            self._awaited.popitem(last=False)
+            self._awaited.pop(next(iter(self._awaited)))
         self._awaited[key] = self._worker.submit(self._fetch, ids.cpu())
 
     def bring(self, ids: Tensor) -> Bundle:
@@ -66,13 +66,13 @@ class Courier:
         for key in [key for key in self._awaited if not changed.isdisjoint(key)]:
             self._awaited.pop(key).cancel()
 
-    def _fetch(self, ids: Tensor) -> tuple[Bundle, Any]:
+    def _fetch(self, ids: Tensor) -> Arrival:
         bundle = self._gather(ids)
         if self._stream is None:
             return bundle, None
         with torch.cuda.stream(self._stream):
             near = {name: rows.to(self._device, non_blocking=True) for name, rows in bundle.items()}
-            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
         return near, arrived
 

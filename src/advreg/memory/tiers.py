@@ -9,13 +9,11 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 import torch
 from torch import Tensor
-
-from advreg.core.checks import check_choice, check_not_negative
 
 Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
@@ -71,11 +69,6 @@ class Storage:
     budget_gb: float | None = None
     folder: str | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("cache_device", self.kind, get_args(CacheDevice))
-        if self.budget_gb is not None:
-            check_not_negative("cache_budget_gb", self.budget_gb)
-
     def validate(self) -> None:
         """Refuse a folder that does not exist."""
         disk_folder(self.folder)
@@ -106,8 +99,8 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
     except OSError as error:
         raise OSError(
             f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); "
-            "free some space, set "
-            "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='int8'"
+            "free some space, set cache_folder to another disk, lower cache_fraction, or store it "
+            "as cache_dtype='float16'"
         ) from error
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from advreg.core.checks import UnsupportedError, suggest, unknown_method
 from advreg.core.divergence import Divergence, Prediction
-from advreg.core.options import Checked, OptionInfo, option, options_of
+from advreg.core.options import Checked, OptionInfo, Options, option, options_of
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
@@ -134,9 +134,6 @@ class ModelView(Protocol):
     def has_dropout(self) -> bool:
         """Whether two training passes over the same batch differ."""
 
-    def head(self) -> torch.nn.Linear:
-        """The last linear layer of the prediction head."""
-
 
 @dataclass(frozen=True)
 class StepReport:
@@ -217,7 +214,7 @@ class MethodInfo:
     needs: frozenset[Need]
     traits: frozenset[Trait] = frozenset()
     movable: tuple[str, ...] = ()
-    tune: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    tune: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -279,11 +276,11 @@ class Method(Checked, ABC):
     def passes(self) -> Passes:
         """Forward and backward passes per step that these settings cost."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in self._described()}
 
-    def fresh(self, **changes: Any) -> Self:
+    def fresh(self, **changes: object) -> Self:
         """A method that remembers nothing yet, with these options changed."""
         return type(self)(**{**self.options(), **_known(type(self), changes)})
 
@@ -311,14 +308,14 @@ def validate(method: Method, samples: int) -> None:
         method.memory.validate(samples)
 
 
-def decisive_options(method: Method) -> dict[str, Any]:
+def decisive_options(method: Method) -> Options:
     """The settings that decide results, which a resumed run must agree on."""
     return {
         name: value for name, value in method.options().items() if name not in method.info.movable
     }
 
 
-def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded_options(method: type[Method], saved: Mapping[str, object]) -> Options:
     """The options of a saved run as plain values.
 
     Options that are newer than the run have their defaults, which do what was done without them.
@@ -328,7 +325,7 @@ def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str
         for option in method._described()
         if option.default is not dataclasses.MISSING
     }
-    options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
+    options: Options = json.loads(json.dumps(usual | dict(saved)))
     return options
 
 
@@ -374,7 +371,7 @@ def register(
     needs: Iterable[Need] = ("predictions", "perturbation"),
     traits: Iterable[Trait] = (),
     movable: Sequence[str] = (),
-    tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    tune: Mapping[str, Mapping[str, Sequence[object]]] | None = None,
 ) -> Callable[[M], M]:
     """Make a method known by name to the command line and to :func:`create`; see
     :class:`MethodInfo`.
@@ -402,7 +399,7 @@ def describe(name: str) -> list[OptionInfo]:
     return list(registry.of(name)._described())
 
 
-def create(name: str, **options: Any) -> Method:
+def create(name: str, **options: object) -> Method:
     """A method by name.
 
     Example:
@@ -413,7 +410,7 @@ def create(name: str, **options: Any) -> Method:
     return method(**_known(method, options))
 
 
-def by_part(method: str, find: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+def by_part(method: str, find: Callable[[str], Mapping[str, object]]) -> Options:
     """What is found for a method; for a sum, what is found for each part, with its name in front.
 
     Example:
@@ -437,7 +434,7 @@ def options_named(method: str, given: str) -> list[str]:
     return [name for name in names if given in (name, name.rpartition(".")[2], f"{method}.{name}")]
 
 
-def _known(method: type[Method], options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _known(method: type[Method], options: Mapping[str, object]) -> Mapping[str, Any]:
     """The options; one that the method does not have is an error."""
     known = [option.name for option in method._described()]
     for given in options:

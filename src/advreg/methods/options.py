@@ -9,12 +9,13 @@ from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
+from advreg.core.checks import check_not_negative, optional
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock
 from advreg.memory.tiers import CacheDevice, Storage
-from advreg.methods.base import Batch, Dropout, ModelView, Step, option
+from advreg.methods.base import Batch, Dropout, ModelView, Passes, Step, option
 from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
 
@@ -65,6 +66,9 @@ class FuseOptions(Regulariser):
         shares = getattr(self, "dropout", "fresh") == "shared"
         return clean.beside(delta, self.fuse and not shares, both_losses)
 
+    def passes(self) -> Passes:
+        return Passes(2, 1)
+
 
 STORAGE = ("cache_device", "cache_budget_gb", "cache_folder")
 """The options of :class:`StorageOptions`, which change no result."""
@@ -78,7 +82,9 @@ class StorageOptions(Regulariser):
         "auto", "where rows live: device, host memory, disk; auto: the first with room"
     )
     cache_budget_gb: float | None = option(
-        None, "GB on the device for auto; none: a quarter of what is free"
+        None,
+        "GB on the device for auto; none: a quarter of what is free",
+        check=optional(check_not_negative),
     )
     cache_folder: str | None = option(
         None, "folder of a cache on disk; none: the system's temporary one"
@@ -93,10 +99,6 @@ class StorageOptions(Regulariser):
 class TargetOptions(Regulariser):
     """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
-    normalise: bool = option(
-        False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty"
-    )
-
     def has_begun(self, clock: Clock) -> bool:
         """At once: predictions are remembered before the penalty starts."""
         return True
@@ -105,12 +107,8 @@ class TargetOptions(Regulariser):
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
 
-    def towards_target(
-        self, value: Tensor, step: Step, measures: Mapping[str, Tensor | float] | None = None
-    ) -> Penalty:
-        weight = self.weight_at(step.clock)
-        divisor = 1 + weight if self.normalise else 1.0
-        return Penalty(value, weight, measures or {}, divisor=divisor)
+    def passes(self) -> Passes:
+        return Passes(1, 1)
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from advreg.core.checks import check_not_negative
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import (
@@ -59,21 +59,19 @@ class CleanPass:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a regulariser adds to the task loss: (L + λ · value + extra) / divisor.
+    """What a regulariser adds to the task loss: λ · value + extra.
 
     Args:
         value: the penalty before its weight.
         weight: λ at this step.
         measures: for the log.
         extra: a second term, weighted.
-        divisor: of the whole objective.
     """
 
     value: Tensor
     weight: float
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
     extra: Tensor | None = None
-    divisor: float = 1.0
 
 
 @dataclass
@@ -84,16 +82,11 @@ class Regulariser(Method):
     penalties, which share the clean prediction.
     """
 
-    weight: float = option(1.0, "λ, weight of the penalty")
-    start_at: float = option(0.0, START_AT)
+    weight: float = option(1.0, "λ, weight of the penalty", check=check_not_negative)
+    start_at: float = option(0.0, START_AT, check=check_share)
     ramp: Ramp = option(
-        "constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does"
+        "constant", "constant; linear: λ rises linearly from 0 to the end of the plan"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative("weight", self.weight)
-        _ = self.onset  # refuses bad values before training
 
     @property
     def onset(self) -> Onset:
@@ -149,9 +142,6 @@ def regularised(
         loss = loss + penalty.weight * penalty.value
         if penalty.extra is not None:
             loss = loss + penalty.extra
-    for penalty in penalties:
-        if penalty.divisor != 1.0:
-            loss = loss / penalty.divisor
     value, measures = penalties[0].value.detach(), penalties[0].measures
     if len(parts) > 1:
         named = list(zip((part.info.name for part in begun), penalties, strict=True))

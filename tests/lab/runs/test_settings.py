@@ -110,7 +110,7 @@ def test_a_sum_in_another_order_is_the_same_method() -> None:
     ("methods", "message"),
     [
         (["smart+freelb"], "freelb cannot be combined with other methods"),
-        (["smart+smrt"], r"unknown method 'smart\+smrt'"),
+        (["smart+smrt"], "unknown method 'smrt'"),
     ],
 )
 def test_a_sum_that_cannot_be_is_refused(methods: list[str], message: str) -> None:
@@ -252,15 +252,15 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"epochs": "0"}, "epochs must be 1 or more, got 0"),
+        ({"epochs": "0"}, "epochs must be a whole number of 1 or more, got 0"),
         ({"epochs": "two"}, "epochs must be a whole number, got 'two'"),
         ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
         ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
-        ({"batch_size": "-3"}, "batch_size must be 1 or more, got -3"),
-        ({"round_lengths": "0"}, "round_lengths must be 1 or more, got 0"),
-        ({"learning_rate": "0"}, r"learning_rate must be positive, got 0\.0"),
-        ({"learning_rate": "nan"}, "learning_rate must be positive, got nan"),
-        ({"learning_rate": "inf"}, "learning_rate must be positive, got inf"),
+        ({"batch_size": "-3"}, "batch_size must be a whole number of 1 or more, got -3"),
+        ({"round_lengths": "0"}, "round_lengths must be a whole number of 1 or more, got 0"),
+        ({"learning_rate": "0"}, r"learning_rate must be a positive finite number, got 0\.0"),
+        ({"learning_rate": "nan"}, "learning_rate must be a positive finite number, got nan"),
+        ({"learning_rate": "inf"}, "learning_rate must be a positive finite number, got inf"),
         ({"warmup": "1"}, r"warmup must be at least 0 and below 1, got 1\.0"),
         ({"warmup": "nan"}, "warmup must be at least 0 and below 1, got nan"),
         ({"encoder_dropout": "-0.1"}, r"encoder_dropout must be at least 0 and below 1, got -0\.1"),

@@ -96,8 +96,8 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "model": "transformer-bas"},
             r"model must be one of .* got 'transformer-bas' \(did you mean",
         ),
-        ({**FOLDER, "epochs": 0}, "epochs must be 1 or more, got 0"),
-        ({**FOLDER, "beam": 0}, "beam must be 1 or more, got 0"),
+        ({**FOLDER, "epochs": 0}, "epochs must be a whole number of 1 or more, got 0"),
+        ({**FOLDER, "beam": 0}, "beam must be a whole number of 1 or more, got 0"),
         ({**FOLDER, "max_ratio": 0.5}, r"max_ratio must be 1 or more, got 0\.5"),
         (
             {**FOLDER, "model_dropout": 1.0},
@@ -107,8 +107,14 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "character_coverage": 0.0},
             r"character_coverage must be above 0 and at most 1, got 0\.0",
         ),
-        ({**FOLDER, "warmup_steps": -1}, "warmup_steps must be 0 or more, got -1"),
-        ({**FOLDER, "learning_rate": 0.0}, r"learning_rate must be positive, got 0\.0"),
+        (
+            {**FOLDER, "warmup_steps": -1},
+            "warmup_steps must be a whole number of 0 or more, got -1",
+        ),
+        (
+            {**FOLDER, "learning_rate": 0.0},
+            r"learning_rate must be a positive finite number, got 0\.0",
+        ),
         (
             {**FOLDER, "seeds": (1, 1)},
             r"seeds must be different numbers, at least one, got \[1, 1\]",
@@ -118,7 +124,10 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "options": {"smrt": {}}},
             r"options are given for the method 'smrt' \(did you mean 'smart'\?\)",
         ),
-        ({**FOLDER, "clip_norm": float("nan")}, "clip_norm must be 0 or more, got nan"),
+        (
+            {**FOLDER, "clip_norm": float("nan")},
+            "clip_norm must be a finite number of 0 or more, got nan",
+        ),
         ({**FOLDER, "methods": ("smrt",)}, r"unknown method 'smrt' \(did you mean 'smart'\?\)"),
         (
             {**FOLDER, "training": {"weight_decay": 3}},

@@ -134,7 +134,7 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
             "[arch]\nradius = 1\n[grid.arch]\nradius = [1]",
             "both sets and tunes arch.radius; remove one of the two",
         ),
-        ("[grid]\nbatch_size = [0, 8]", "batch_size must be 1 or more, got 0"),
+        ("[grid]\nbatch_size = [0, 8]", "batch_size must be a whole number of 1 or more, got 0"),
         ("epochs =", "cannot be read"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_mistake_in_the_file_is_named_with_the_file(
         ({"seeds": "0"}, r"seeds must be how many, 1 to 10000, or which \(.*\), got '0'"),
         ({"task": "rte,rte"}, r"task must be different names, at least one, got \['rte', 'rte'\]"),
         ({"task": "ret"}, "task must be one of .*, got 'ret'"),
-        ({"budget": -1}, "budget must be 0 or more, got -1"),
+        ({"budget": -1}, "budget must be a whole number of 0 or more, got -1"),
         ({"reference": "smart"}, "reference must be one of standard, arch, got 'smart'"),
         ({"methods": "arhc"}, "unknown method 'arhc'"),
     ],

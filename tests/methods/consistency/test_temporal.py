@@ -32,8 +32,6 @@ from tiny_models import tiny
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "whole": ({}, {}),
-    "ensemble": ({"ensemble": 0.4}, {"ensemble": 0.4}),
-    "normalised": ({"normalise": True}, {"normalise": True}),
     "lumped": ({"sketch": "lumped", "top": 5}, {"lumped": 5}),
 }
 SKETCHES = [
@@ -93,15 +91,14 @@ def agree(
 
 @pytest.mark.parametrize(
     ("family", "case"),
-    [("bert", "whole"), ("bert", "ensemble"), *(("marian", case) for case in CASES)],
+    [("bert", "whole"), *(("marian", case) for case in CASES)],
 )
 def test_the_cached_prediction_agrees_with_its_reference(family: str, case: str) -> None:
     agree(family, *CASES[case])
 
 
-@pytest.mark.parametrize("case", ["whole", "ensemble"])
-def test_regression_is_held_to_its_earlier_values_by_the_squared_error(case: str) -> None:
-    agree("bert", *CASES[case], num_labels=1)
+def test_regression_is_held_to_its_earlier_values_by_the_squared_error() -> None:
+    agree("bert", *CASES["whole"], num_labels=1)
 
 
 def test_several_labels_are_held_to_their_earlier_probabilities_each_on_its_own() -> None:
@@ -149,7 +146,7 @@ def test_the_first_epoch_is_standard_training_to_the_bit(
 ) -> None:
     """With dropout: neither draws it a random number."""
     found = []
-    for method in (create("temporal", weight=5.0, normalise=True, **options), create("standard")):
+    for method in (create("temporal", weight=5.0, **options), create("standard")):
         model = tiny(family)
         task, batch = HFModelView(model), batch_of(family)
         ready(method, task, batch)
@@ -377,7 +374,7 @@ def test_a_log_says_how_many_samples_were_known_and_how_many_had_changed(tmp_pat
     assert all(line["cache_changed"] == 0 for line in logs)
 
 
-@pytest.mark.parametrize("options", [{"ensemble": 0.3}, {"sketch": "drawn", "top": 2, "draws": 3}])
+@pytest.mark.parametrize("options", [{}, {"sketch": "drawn", "top": 2, "draws": 3}])
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_every_tier_trains_to_the_same_bits(
     options: dict[str, Any], accumulation: int, tmp_path: Path
@@ -458,23 +455,10 @@ def test_packed_rows_are_refused_by_name() -> None:
         step(method, task, {**row, "sample_id": batch["sample_id"]})
 
 
-def test_an_ensemble_of_sketches_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"ensemble must be 0 with sketch='drawn', got 0.5: .* use sketch='whole'"
-    ):
-        create("temporal", sketch="drawn", ensemble=0.5)
-    model = exact("marian", vocab_size=600, decoder_vocab_size=600)
-    method, task, batch = create("temporal", ensemble=0.5), HFModelView(model), batch_of("marian")
-    ready(method, task, batch)
-    with pytest.raises(ValueError, match=r"ensemble must be 0 for 600 outputs, got 0.5"):
-        step(method, task, batch)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("weight", math.nan, "weight must be a finite number of 0 or more, got nan"),
-        ("ensemble", 1.0, "ensemble must be at least 0 and below 1, got 1"),
         ("sketch", "top", "sketch must be one of auto, whole, lumped, drawn, got 'top'"),
         ("top", 0, "top must be a whole number of 1 or more, got 0"),
         ("draws", 0, "draws must be a whole number of 1 or more, got 0"),

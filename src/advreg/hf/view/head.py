@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -107,24 +107,6 @@ class Head:
         """Whether logits at t predict the label at t + 1, as in a causal language model."""
         core = self._core
         return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
-
-    def last_linear(self) -> nn.Linear:
-        """The last linear layer of the head."""
-        prefix = f"{self._core.base_model_prefix}."
-        shared = self._core.get_input_embeddings().weight
-        linears = [
-            module
-            for name, module in self._core.named_modules()
-            if isinstance(module, nn.Linear)
-            and not name.startswith(prefix)
-            and module.weight is not shared
-        ]
-        if not linears:
-            raise ValueError(
-                f"spectral must be off for {type(self._core).__name__}: its head is tied to the "
-                "embeddings or missing"
-            )
-        return linears[-1]
 
     # ---- losses
 

@@ -110,7 +110,6 @@ class HFModelView:
         self.widths = streams.widths
         self.gradient = PerturbationGradient(half)
         self.dropout = modes.mode
-        self.head = head.last_linear
         self.sample_ids = sample_ids
         self.part = part_of
 

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from advreg.core.checks import suggest
-from advreg.core.coerce import Bound, Count, Positive, Share
+from advreg.core.checks import Check, check_count, check_positive, check_share, suggest
 from advreg.core.options import Checked, Preset, option, options_of
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 OnNonFinite = Literal["stop", "skip"]
-Seed = Annotated[int, Bound("at least 0 and below 4294967296", lambda seed: 0 <= seed < 2**32)]
 Role = Literal["result", "compute", "recipe", "data", "files", "run"]
 """What a setting decides: ``result``, the outcome, so that a resumed run must agree on it;
 ``compute``, how a run is computed; ``recipe``, the defaults of others; ``data`` and ``files`` (of
@@ -129,6 +127,7 @@ def setting(
     tunes: bool = False,
     varies: bool = False,
     sets: tuple[str, ...] = (),
+    check: Check | None = None,
 ) -> Any:
     """A setting.
 
@@ -140,8 +139,17 @@ def setting(
         tunes: ``advreg compare`` may tune it.
         varies: ``advreg study`` may vary it, though it is not tuned.
         sets: fields of TrainingArguments that it stands for.
+        check: refuses bad values of its type.
     """
-    return option(default, help, role=role, main=main, tunes=tunes, varies=varies, sets=sets)
+    about = {"role": role, "main": main, "tunes": tunes, "varies": varies, "sets": sets}
+    return option(default, help, check=check, **about)
+
+
+def check_seeds(name: str, seeds: Sequence[int]) -> None:
+    """Seeds that numpy takes."""
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"{name} must be at least 0 and below {2**32}, got {seed}")
 
 
 @dataclass(frozen=True)
@@ -167,19 +175,36 @@ class RunSettings(Settings, ABC):
         "given win; pretrained models have fine-tuning unless it is none",
         "recipe",
     )
-    seeds: tuple[Seed, ...] = setting(
-        (0, 1), "how many seeds, or which: 0,5,7", "run", main=6, sets=("seed",)
+    seeds: tuple[int, ...] = setting(
+        (0, 1),
+        "how many seeds, or which: 0,5,7",
+        "run",
+        main=6,
+        sets=("seed",),
+        check=check_seeds,
     )
-    epochs: Count = setting(
-        12, "passes over the training data", main=7, tunes=True, sets=("num_train_epochs",)
+    epochs: int = setting(
+        12,
+        "passes over the training data",
+        main=7,
+        tunes=True,
+        sets=("num_train_epochs",),
+        check=check_count,
     )
-    learning_rate: Positive | None = setting(
-        None, "peak learning rate", main=8, tunes=True, sets=("learning_rate",)
+    learning_rate: float | None = setting(
+        None,
+        "peak learning rate",
+        main=8,
+        tunes=True,
+        sets=("learning_rate",),
+        check=check_positive,
     )
     precision: Precision = setting(
         "fp32", "floating-point precision of the training", sets=("bf16", "fp16")
     )
-    round_lengths: Count = setting(1, "round the widths of batches up to a multiple of this")
+    round_lengths: int = setting(
+        1, "round the widths of batches up to a multiple of this", check=check_count
+    )
     compile_layers: bool | None = setting(
         None, "torch.compile for the layers, each kind of which is compiled once", "compute"
     )
@@ -353,27 +378,41 @@ class TrainSettings(RunSettings):
         "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub",
         main=4,
     )
-    batch_size: Count = setting(
-        32, "samples per step, in each process", tunes=True, sets=("per_device_train_batch_size",)
+    batch_size: int = setting(
+        32,
+        "samples per step, in each process",
+        tunes=True,
+        sets=("per_device_train_batch_size",),
+        check=check_count,
     )
-    learning_rate: Positive | None = setting(
+    learning_rate: float | None = setting(
         None,
         "peak learning rate; 1e-3 for small, 5e-5 for other models",
         main=8,
         tunes=True,
         sets=("learning_rate",),
+        check=check_positive,
     )
-    warmup: Share = setting(0.1, "share of the steps in which the learning rate rises", tunes=True)
-    max_length: Count | None = setting(
+    warmup: float = setting(
+        0.1, "share of the steps in which the learning rate rises", tunes=True, check=check_share
+    )
+    max_length: int | None = setting(
         None,
         "cut texts to this number of tokens; 128 or what the model takes (small: 64, built-in "
         "task: 32)",
+        check=check_count,
     )
-    encoder_dropout: Share | None = setting(
-        None, "dropout of the encoder, instead of the model's own", tunes=True
+    encoder_dropout: float | None = setting(
+        None,
+        "dropout of the encoder, instead of the model's own",
+        tunes=True,
+        check=check_share,
     )
-    head_dropout: Share | None = setting(
-        None, "dropout of the classification head, instead of the model's own", tunes=True
+    head_dropout: float | None = setting(
+        None,
+        "dropout of the classification head, instead of the model's own",
+        tunes=True,
+        check=check_share,
     )
     trust_remote_code: bool = setting(
         False, "run code that comes with the model; only as a flag, not in a config file"

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from advreg.core.checks import suggest
-from advreg.core.coerce import Amount, Bound, Count, Positive, Share, Whole, at_least
+from advreg.core.checks import (
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_whole,
+    suggest,
+)
 from advreg.core.options import Preset
 from advreg.lab.kinds.translation.corpora import CORPORA, Beam
 from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
 from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
-from advreg.lab.runs.settings import RunSettings, Seed, SettingsError, setting, stem_of
+from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting, stem_of
 
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
@@ -24,7 +32,16 @@ MODELS = ("transformer-iwslt", "transformer-base", "transformer-big", "transform
 Kind = Literal["bpe", "unigram"]
 Weights = Literal["best", "last", "average"]
 Judge = Literal["bleu", "loss"]
-Coverage = Annotated[float, Bound("above 0 and at most 1", lambda share: 0 < share <= 1)]
+
+
+def _check_coverage(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise SettingsError(f"{name} must be above 0 and at most 1, got {value}")
+
+
+def _check_ratio(name: str, value: float) -> None:
+    if not 1 <= value < math.inf:
+        raise SettingsError(f"{name} must be 1 or more, got {value}")
 
 
 @dataclass(frozen=True)
@@ -65,20 +82,28 @@ class TranslationSettings(RunSettings):
     model: str = setting(
         MODELS[0], f"one of {', '.join(MODELS)}, or a trained translator's folder", main=4
     )
-    model_dropout: Share | None = setting(
-        None, "dropout of the model, instead of its own", tunes=True
+    model_dropout: float | None = setting(
+        None,
+        "dropout of the model, instead of its own",
+        tunes=True,
+        check=check_share,
     )
-    vocabulary: Count = setting(
+    vocabulary: int = setting(
         10_000,
         "subwords of both languages together, or of each with --joint no; a trained model brings "
         "its own",
+        check=check_count,
     )
     joint: bool = setting(True, "one vocabulary for both languages?")
     subwords: Kind = setting("bpe", "how sentencepiece finds subwords")
-    character_coverage: Coverage = setting(1.0, "share of the characters that get a subword")
-    longest: Count = setting(250, "most subwords of a training sentence")
-    max_ratio: Annotated[float, at_least(1)] = setting(
-        2.0, "largest ratio of the lengths of a training pair"
+    character_coverage: float = setting(
+        1.0, "share of the characters that get a subword", check=_check_coverage
+    )
+    longest: int = setting(250, "most subwords of a training sentence", check=check_count)
+    max_ratio: float = setting(
+        2.0,
+        "largest ratio of the lengths of a training pair",
+        check=_check_ratio,
     )
     preset: Preset | None = setting(
         "translation",
@@ -86,54 +111,87 @@ class TranslationSettings(RunSettings):
         "are given win",
         "recipe",
     )
-    seeds: tuple[Seed, ...] = setting(
-        (0,), "how many seeds, or which: 0,5,7", "run", main=6, sets=("seed",)
+    seeds: tuple[int, ...] = setting(
+        (0,),
+        "how many seeds, or which: 0,5,7",
+        "run",
+        main=6,
+        sets=("seed",),
+        check=check_seeds,
     )
-    epochs: Count = setting(
-        50, "passes over the training data", main=7, tunes=True, sets=("num_train_epochs",)
+    epochs: int = setting(
+        50,
+        "passes over the training data",
+        main=7,
+        tunes=True,
+        sets=("num_train_epochs",),
+        check=check_count,
     )
-    max_tokens: Count = setting(8192, "positions of a batch on either side, padding counted")
-    update_tokens: Count = setting(
+    max_tokens: int = setting(
+        8192, "positions of a batch on either side, padding counted", check=check_count
+    )
+    update_tokens: int = setting(
         64_000,
         "target tokens of an update; batches are accumulated to come near it",
         tunes=True,
         sets=("gradient_accumulation_steps",),
+        check=check_count,
     )
-    learning_rate: Positive = setting(
+    learning_rate: float = setting(
         1e-3,
         "peak learning rate; falls with the inverse root of the step",
         main=8,
         tunes=True,
         sets=("learning_rate",),
+        check=check_positive,
     )
-    warmup_steps: Whole | None = setting(
+    warmup_steps: int | None = setting(
         None,
         "updates in which the learning rate rises; 4000, or a fifth of all if that is less",
         tunes=True,
         sets=("warmup_steps",),
+        check=partial(check_whole, least=0),
     )
-    label_smoothing: Share = setting(
-        0.1, "of the training loss", tunes=True, sets=("label_smoothing_factor",)
+    label_smoothing: float = setting(
+        0.1,
+        "of the training loss",
+        tunes=True,
+        sets=("label_smoothing_factor",),
+        check=check_share,
     )
-    weight_decay: Amount = setting(
-        1e-4, "of the weights except biases and norms", tunes=True, sets=("weight_decay",)
+    weight_decay: float = setting(
+        1e-4,
+        "of the weights except biases and norms",
+        tunes=True,
+        sets=("weight_decay",),
+        check=check_not_negative,
     )
-    clip_norm: Amount = setting(
-        0.0, "largest norm of a gradient; 0: not clipped", sets=("max_grad_norm",)
+    clip_norm: float = setting(
+        0.0,
+        "largest norm of a gradient; 0: not clipped",
+        sets=("max_grad_norm",),
+        check=check_not_negative,
     )
-    validate_every: Count = setting(
+    validate_every: int = setting(
         1,
         "epochs between two validations, each with a checkpoint",
         sets=("eval_strategy", "save_strategy"),
+        check=check_count,
     )
-    validate_sentences: Whole = setting(1000, "sentences translated at a validation; 0: all")
-    validate_beam: Count = setting(1, "beam size of a validation")
+    validate_sentences: int = setting(
+        1000, "sentences translated at a validation; 0: all", check=partial(check_whole, least=0)
+    )
+    validate_beam: int = setting(1, "beam size of a validation", check=check_count)
     judge: Judge = setting("bleu", "validation score that chooses the best weights")
     weights: Weights = setting(
         "best", "which weights are exported and scored; average: of the last validations"
     )
-    average: Count = setting(5, "validations whose weights are averaged, with --weights average")
-    beam: Count | None = setting(None, "beam size; the paper's for known tasks, else 5")
+    average: int = setting(
+        5, "validations whose weights are averaged, with --weights average", check=check_count
+    )
+    beam: int | None = setting(
+        None, "beam size; the paper's for known tasks, else 5", check=check_count
+    )
     length_penalty: float | None = setting(
         None, "of the beam search; the paper's for known tasks, else 1"
     )

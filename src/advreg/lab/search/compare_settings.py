@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from advreg.core.coerce import Whole
+from advreg.core.checks import check_whole
 from advreg.core.options import option
 from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
@@ -28,7 +29,11 @@ class CompareSettings(Settings):
 
     bases: Mapping[str, AnySettings]
     grid: Grid
-    budget: Whole = option(4, "candidates per method and task; below 2 nothing is tuned")
+    budget: int = option(
+        4,
+        "candidates per method and task; below 2 nothing is tuned",
+        check=partial(check_whole, least=0),
+    )
     reference: str = option("", "method that the others are compared with; arch, or the last one")
     keep_models: bool = option(False, "leave models and checkpoints of all runs")
 

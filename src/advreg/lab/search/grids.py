@@ -7,11 +7,10 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from advreg.core.checks import suggest
-from advreg.core.coerce import coerce
 from advreg.core.options import options_of
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.runs.bases import KINDS
@@ -160,7 +159,7 @@ def read_grid(table: Mapping[str, Any]) -> Grid:
     with settings_errors():
         return Grid(
             {
-                name: [coerce(f"grid.{name}", value, TUNABLE[name].type) for value in values]
+                name: [replace(TUNABLE[name], name=f"grid.{name}").value(value) for value in values]
                 for name, values in common.items()
             },
             {

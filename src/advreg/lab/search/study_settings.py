@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
-from advreg.core.coerce import coerce
 from advreg.core.options import option, options_of
 from advreg.lab.runs.bases import AnySettings, read, read_toml, split, varied
 from advreg.lab.runs.plans import run_facts, writable
@@ -269,7 +268,7 @@ def _read(study: str, name: str, value: Any, base: AnySettings, method: str) -> 
     if name in options:
         return create(method, **{name: value}).options()[name]
     if name in settings:
-        return coerce(name, value, settings[name].type)
+        return settings[name].value(value)
     raise SettingsError(
         f"study {study} has the unknown option '{name}'{suggest(name, [*options, *settings])}; "
         f"{method} has "

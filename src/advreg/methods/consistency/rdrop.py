@@ -9,7 +9,6 @@ from advreg.methods.base import (
     Batch,
     Dropout,
     ModelView,
-    Passes,
     Step,
     UnsupportedError,
     option,
@@ -78,6 +77,3 @@ class RDrop(FuseOptions):
                 "simcut or r3f, which need none"
             )
         self._has_dropout = True
-
-    def passes(self) -> Passes:
-        return Passes(2, 1)

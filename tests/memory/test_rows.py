@@ -1,4 +1,4 @@
-"""Caches dealt to another number of processes: no perturbation is lost or changed."""
+"""Caches resharded to another number of processes: no perturbation is lost or changed."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from advreg.core.ball import Ball
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
 from advreg.memory.cache import CacheDtype, PerturbationCache
-from advreg.memory.reshard import State, joined, part_of
 from padded import few, perturbation, random_samples
 
 WIDTHS = {"encoder": 3, "decoder": 2}
@@ -70,7 +69,9 @@ def test_every_process_reads_back_what_another_had_cached(
     for rank in range(after):
         shard = Shard(size, rank, after)
         cache = cache_of(cached, shard, 1, dtype)
-        cache.load_state_dict(joined([part_of(each.state_dict(), shard) for each in old]))
+        assert sum(cache.load_state_dict(each.state_dict(), whole=False) for each in old) == len(
+            cache.ids
+        )
         found += cache.ids.tolist()
         for index in cache.ids:
             then, one = old[int(index) % before], index[None]
@@ -79,9 +80,10 @@ def test_every_process_reads_back_what_another_had_cached(
             for stream in WIDTHS:
                 assert torch.equal(mine.values[stream], theirs.values[stream])
                 assert torch.equal(
-                    cache.means(stream, cache.slots(one)), then.means(stream, then.slots(one))
+                    cache.means(stream, cache.find(one, like)),
+                    then.means(stream, then.find(one, like)),
                 )
-            assert cache.written_at[cache.slots(one)] == then.written_at[then.slots(one)]
+            assert cache.written_at[cache.find(one, like)] == then.written_at[then.find(one, like)]
     assert sorted(found) == cached
 
 
@@ -89,18 +91,17 @@ def test_every_process_reads_back_what_another_had_cached(
 def test_there_and_back_is_the_same_bit_for_bit(worlds: tuple[int, int]) -> None:
     cached, size = list(range(0, 40, 3)), 40
 
-    def dealt(caches: list[State], world: int) -> list[State]:
-        return [
-            joined([part_of(cache, Shard(size, rank, world)) for cache in caches])
-            for rank in range(world)
-        ]
+    def dealt(caches: list[PerturbationCache], world: int) -> list[PerturbationCache]:
+        found = [cache_of(cached, Shard(size, rank, world), 2, "float16") for rank in range(world)]
+        for cache in found:
+            for each in caches:
+                cache.load_state_dict(each.state_dict(), whole=False)
+        return found
 
     before, after = worlds
-    old = [
-        filled(cached, Shard(size, rank, before), 2, "float16").state_dict()
-        for rank in range(before)
-    ]
+    old = [filled(cached, Shard(size, rank, before), 2, "float16") for rank in range(before)]
     back = dealt(dealt(old, after), before)
     for mine, again in zip(old, back, strict=True):
-        assert set(mine) == set(again)
-        assert all(torch.equal(mine[name], again[name]) for name in mine)
+        then, now = mine.state_dict(), again.state_dict()
+        assert set(then) == set(now)
+        assert all(torch.equal(then[name], now[name]) for name in then)
