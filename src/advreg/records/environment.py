@@ -14,9 +14,10 @@ from typing import Any
 from advreg.records.paths import without_paths
 from advreg.records.sealed import RecordError, without_surrogates
 
-__all__ = ["capture_environment", "now"]
+__all__ = ["capture_environment", "now", "require_clean_tree"]
 
 _TREE_STATES = {"": None, "clean": False, "dirty": True}  # of ADVREG_TREE
+_OWN, _ELSEWHERE = "advreg", "working directory"
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
 
 
@@ -40,6 +41,25 @@ def capture_environment(device: str | None = None) -> dict[str, Any]:
     }
 
 
+def require_clean_tree(allow_dirty: bool = False) -> None:
+    """Refuse to run code that no commit holds, because its record could not be reproduced.
+
+    This concerns advreg's own checkout, and the commit that ``ADVREG_COMMIT`` names. An installed
+    advreg has no tree, and changes in the user's own project do not matter.
+
+    Args:
+        allow_dirty: run anyway; the record says that the tree was dirty. ``ADVREG_ALLOW_DIRTY=1``
+            says so for every run.
+    """
+    git = None if allow_dirty or os.environ.get("ADVREG_ALLOW_DIRTY") == "1" else _git_state()
+    if git is not None and git["of"] != _ELSEWHERE and git["dirty"]:
+        raise RecordError(
+            f"has changes that commit {git['commit'][:9]} does not hold",
+            "commit them, or run with --allow-dirty, which the record will say",
+            field="the checkout of advreg",
+        )
+
+
 def now() -> str:
     """The time in UTC, to the second, as records hold it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -53,8 +73,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg is
-    installed.
+    """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg was
+    installed or copied.
 
     ``ADVREG_COMMIT`` names the commit of a copy without history, ``ADVREG_TREE`` the state of the
     tree that was copied: ``clean`` or ``dirty``.
@@ -62,14 +82,17 @@ def _git_state() -> dict[str, Any] | None:
     if commit := os.environ.get("ADVREG_COMMIT"):
         return {"of": "ADVREG_COMMIT", "commit": commit, "dirty": _TREE_STATES[_tree_state()]}
     package = Path(__file__).resolve().parents[1]
-    candidates = [] if "site-packages" in package.parts else [("advreg", package)]
-    for where, folder in [*candidates, ("working directory", Path.cwd())]:
-        if (commit := _git(folder, "rev-parse", "HEAD")) is not None:
-            # untracked files do not count: every run leaves some
-            changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-            dirty = None if changes is None else bool(changes)
-            return {"of": where, "commit": commit, "dirty": dirty}
-    return None
+    if (package.parents[1] / ".git").exists():
+        # untracked files count only where the code is: every run leaves some elsewhere
+        return _state(_OWN, package, ["--untracked-files=no", ":/"], ["--untracked-files=all", "."])
+    return _state(_ELSEWHERE, Path.cwd(), ["--untracked-files=no"])
+
+
+def _state(of: str, folder: Path, *scopes: list[str]) -> dict[str, Any] | None:
+    if (commit := _git(folder, "rev-parse", "HEAD")) is None:
+        return None
+    changes = [_git(folder, "status", "--porcelain", *scope) for scope in scopes]
+    return {"of": of, "commit": commit, "dirty": None if None in changes else any(changes)}
 
 
 def _tree_state() -> str:
