@@ -21,7 +21,6 @@ from advreg.records.run import (
     TaskInfo,
     TrainingInfo,
     load,
-    load_all,
 )
 from advreg.records.sealed import RecordError
 from sample_records import a_record, edit, json_numbers, json_texts, json_values
@@ -174,12 +173,6 @@ def test_a_run_that_is_begun_again_keeps_when_and_why_it_failed_before(tmp_path:
     )  # it was killed, and could not say why
 
 
-def test_records_from_before_failures_were_kept_are_read() -> None:
-    old = Path(__file__).parents[2] / "results/understanding/minilm/rte/arch/seed-0/record.json"
-    assert "earlier_errors" not in old.read_text(encoding="utf-8")
-    assert load(old).outcome.earlier_errors == []
-
-
 # --- edited files
 
 
@@ -266,33 +259,6 @@ def test_an_edited_file_is_refused_by_file_and_field(
     ) as caught:
         load(saved)
     assert caught.value.path == saved
-
-
-# --- folders
-
-
-def test_load_all_reads_the_records_of_a_folder_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b", "a", "c"):
-        a_record(name=name).save(tmp_path / "deep" / f"{name}.json")
-    (tmp_path / "deep" / "notes.txt").write_text("not a record")
-    assert [record.name for record in load_all(tmp_path / "deep")] == ["a", "b", "c"]
-    assert [record.name for record in load_all(tmp_path, "*/b.json")] == ["b"]
-
-
-def test_load_all_names_the_file_that_is_damaged(tmp_path: Path) -> None:
-    a_record().save(tmp_path / "good.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(RecordError, match=r"bad\.json: is not valid JSON"):
-        load_all(tmp_path)
-
-
-def test_load_all_of_a_folder_that_is_not_there_is_an_error_and_not_an_empty_list(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(
-        RecordError, match="missing: is not a folder; give the folder that the runs wrote"
-    ):
-        load_all(tmp_path / "missing")
 
 
 def test_importing_the_record_loads_no_torch() -> None:

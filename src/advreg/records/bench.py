@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from advreg.records.sealed import RecordError, load_as, save_as
 
-SCHEMA = 1
 STANDARD, YARDSTICK = "standard", "standard on 2B"
 
 Phase = Literal["always", "reuse", "refresh", "sweep"]
@@ -129,7 +128,7 @@ class BenchRecord:
         panels: the measurements, shape by shape.
     """
 
-    schema: int = SCHEMA
+    schema: int = 1
     kind: Literal["bench"] = "bench"
     status: Status
     settings: dict[str, Any]

@@ -80,7 +80,11 @@ def _git_state() -> dict[str, Any] | None:
     tree that was copied: ``clean`` or ``dirty``.
     """
     if commit := os.environ.get("ADVREG_COMMIT"):
-        return {"of": "ADVREG_COMMIT", "commit": commit, "dirty": _TREE_STATES[_tree_state()]}
+        tree = os.environ.get("ADVREG_TREE", "")
+        if tree not in _TREE_STATES:
+            problem = f"must be clean or dirty, got {tree!r}"
+            raise RecordError(problem, "correct it or leave it out", field="ADVREG_TREE")
+        return {"of": "ADVREG_COMMIT", "commit": commit, "dirty": _TREE_STATES[tree]}
     package = Path(__file__).resolve().parents[1]
     if (package.parents[1] / ".git").exists():
         # untracked files count only where the code is: every run leaves some elsewhere
@@ -93,14 +97,6 @@ def _state(of: str, folder: Path, *scopes: list[str]) -> dict[str, Any] | None:
         return None
     changes = [_git(folder, "status", "--porcelain", *scope) for scope in scopes]
     return {"of": of, "commit": commit, "dirty": None if None in changes else any(changes)}
-
-
-def _tree_state() -> str:
-    state = os.environ.get("ADVREG_TREE", "")
-    if state not in _TREE_STATES:
-        problem = f"must be clean or dirty, got {state!r}"
-        raise RecordError(problem, "correct it or leave it out", field="ADVREG_TREE")
-    return state
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
@@ -33,7 +31,7 @@ class ProbeResult:
 class ProbeRecord:
     """One probing experiment."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     kind: Literal["probe"] = "probe"
     settings: dict[str, Any]
     commit: str | None
