@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gzip
-import hashlib
 import json
 import math
 import os
@@ -26,7 +25,7 @@ from advreg.records.reading import Record, UnknownKindError, load_all, read_any,
 from advreg.records.run import RunRecord
 from advreg.records.sealed import RecordError
 from advreg.records.study import StudyRecord
-from sample_records import a_record, json_values
+from sample_records import a_record, json_values, sealed
 
 GOLDEN = Path(__file__).parent / "golden"
 RESULTS = Path(__file__).parents[2] / "results"
@@ -38,12 +37,6 @@ TYPES: dict[str, type[Record]] = {
     "run": RunRecord,
     "study": StudyRecord,
 }
-
-
-def sealed(payload: dict[str, Any]) -> str:
-    """Reference: the payload with the digest of its text, taken with 64 zeros in its place."""
-    blank = json.dumps({"checksum": "0" * 64, **payload}) + "\n"
-    return blank.replace("0" * 64, hashlib.sha256(blank.encode()).hexdigest(), 1)
 
 
 def holds(read: Any, written: Any) -> bool:

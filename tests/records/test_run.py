@@ -40,6 +40,21 @@ number_dicts = st.dictionaries(json_texts, json_numbers | st.none(), max_size=4)
 times = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat())
 
 
+environments = st.fixed_dictionaries(
+    {},
+    optional={
+        "advreg": st.none() | json_texts,
+        "git": st.none()
+        | st.fixed_dictionaries(
+            {"of": json_texts, "commit": json_texts, "dirty": st.none() | st.booleans()}
+        ),
+        "packages": st.dictionaries(json_texts, json_texts, max_size=2),
+        "cpu_count": st.none() | st.integers(1, 512),
+        "arguments": st.lists(json_texts, max_size=3),
+    },
+)
+
+
 @st.composite
 def records(draw: st.DrawFn) -> RunRecord:
     status = draw(st.sampled_from(["running", "finished", "failed"]))
@@ -61,7 +76,7 @@ def records(draw: st.DrawFn) -> RunRecord:
             seed=draw(st.integers()),
             more=draw(free_dicts),
         ),
-        environment=draw(free_dicts),
+        environment=draw(environments),
         started=draw(times),
         finished=None if status == "running" else draw(times),
         outcome=Outcome(
@@ -216,6 +231,18 @@ def test_a_run_that_is_begun_again_keeps_when_and_why_it_failed_before(tmp_path:
         (
             lambda p: p["outcome"].update(status="done"),
             r"outcome\.status must be one of running, finished, failed",
+        ),
+        (
+            lambda p: p["environment"].update(git=5),
+            r"environment\.git must be an object, got 5 \(int\)",
+        ),
+        (
+            lambda p: p["environment"].update(git={"commit": 5}),
+            r"environment\.git\.commit must be a text, got 5 \(int\)",
+        ),
+        (
+            lambda p: p["environment"].update(host="mine"),
+            r"environment\.host is not a known field",
         ),
         (
             lambda p: p["outcome"].update(error="why"),

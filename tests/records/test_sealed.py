@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import hashlib
 import json
 import math
 import os
@@ -26,7 +25,7 @@ from advreg.records.sealed import (
     seal_line,
     unseal_line,
 )
-from sample_records import a_record, edit, json_values
+from sample_records import a_record, edit, json_values, sealed
 
 
 @pytest.fixture
@@ -56,12 +55,6 @@ class Tree:
 
 
 OAK = Tree(kind="oak", leaves=[Leaf(length=1)], best=Leaf(length=0.5, torn=True))
-
-
-def sealed(payload: dict[str, Any]) -> str:
-    """Reference: the payload with the digest of its text, taken with 64 zeros in its place."""
-    blank = json.dumps({"checksum": "0" * 64, **payload}, separators=(",", ":")) + "\n"
-    return blank.replace("0" * 64, hashlib.sha256(blank.encode()).hexdigest())
 
 
 def test_a_line_is_the_records_json_with_the_digest_of_its_text() -> None:
@@ -263,12 +256,18 @@ def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         RecordError, match="record is nested too deeply; leave out what contains itself"
     ):
-        a_record(environment={"loop": loop}).save(tmp_path / "run.json")
+        a_record(method=MethodInfo(name="arch", settings={"loop": loop})).save(
+            tmp_path / "run.json"
+        )
 
 
 def test_an_integer_that_no_float_can_hold_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"environment\.long must be a number below 1\.8e308"):
-        a_record(environment={"long": 10**5000}).save(tmp_path / "run.json")
+    with pytest.raises(
+        RecordError, match=r"method\.settings\.long must be a number below 1\.8e308"
+    ):
+        a_record(method=MethodInfo(name="arch", settings={"long": 10**5000})).save(
+            tmp_path / "run.json"
+        )
 
 
 # --- damaged files

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.sealed import RecordError, load_as, save_as
 
 STANDARD, YARDSTICK = "standard", "standard on 2B"
@@ -134,7 +135,7 @@ class BenchRecord:
     settings: dict[str, Any]
     model: dict[str, Any]
     commit: str | None
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     hardware: dict[str, Any]
     started: str
     finished: str

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.paths import stays_inside
 from advreg.records.run import RunRecord
 from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as
@@ -137,7 +138,7 @@ class CompareRecord:
     choices: list[Choice]
     runs: list[ComparedRun]
     notes: list[str]
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
 

@@ -9,19 +9,38 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from advreg.records.paths import without_paths
 from advreg.records.sealed import RecordError, without_surrogates
-
-__all__ = ["capture_environment", "now", "require_clean_tree"]
 
 _TREE_STATES = {"": None, "clean": False, "dirty": True}  # of ADVREG_TREE
 _OWN, _ELSEWHERE = "advreg", "working directory"
 _PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy")
 
 
-def capture_environment(device: str | None = None) -> dict[str, Any]:
+class GitInfo(TypedDict, total=False):
+    """A commit, and whether its tree was changed (null: unknown); ``of``: whose commit it is."""
+
+    of: str
+    commit: str
+    dirty: bool | None
+
+
+class EnvironmentInfo(TypedDict, total=False):
+    """Versions, commit, machine and command line, as :func:`capture_environment` gives them."""
+
+    advreg: str | None
+    git: GitInfo | None
+    python: str
+    packages: dict[str, str]
+    platform: str
+    cpu_count: int | None
+    device: str | None
+    arguments: list[str]
+
+
+def capture_environment(device: str | None = None) -> EnvironmentInfo:
     """Versions, commit, machine and command line, with paths shortened.
 
     Args:
@@ -72,7 +91,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_state() -> dict[str, Any] | None:
+def _git_state() -> GitInfo | None:
     """Commit and dirty flag of advreg's own checkout, or of the working directory where advreg was
     installed or copied.
 
@@ -92,7 +111,7 @@ def _git_state() -> dict[str, Any] | None:
     return _state(_ELSEWHERE, Path.cwd(), ["--untracked-files=no"])
 
 
-def _state(of: str, folder: Path, *scopes: list[str]) -> dict[str, Any] | None:
+def _state(of: str, folder: Path, *scopes: list[str]) -> GitInfo | None:
     if (commit := _git(folder, "rev-parse", "HEAD")) is None:
         return None
     changes = [_git(folder, "status", "--porcelain", *scope) for scope in scopes]

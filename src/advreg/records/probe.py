@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from advreg.records.environment import EnvironmentInfo
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
@@ -35,7 +37,7 @@ class ProbeRecord:
     kind: Literal["probe"] = "probe"
     settings: dict[str, Any]
     commit: str | None
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
     results: list[ProbeResult] = field(default_factory=list)

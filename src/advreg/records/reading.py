@@ -32,8 +32,6 @@ from advreg.records.sealed import (
 )
 from advreg.records.study import STUDY_FILE, StudyRecord
 
-__all__ = ["Record", "UnknownKindError", "load_all", "read_any", "read_each"]
-
 Record = RunRecord | CompareRecord | StudyRecord | ProbeRecord | BenchRecord | HealthRecord
 
 _KINDS: Mapping[str, type[Record]] = {

@@ -11,30 +11,21 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from advreg.records.environment import capture_environment, now
+from advreg.records.environment import EnvironmentInfo, capture_environment, now
 from advreg.records.sealed import (
     UNEDITED,
     Payload,
     RecordError,
     Upgrade,
     load_as,
+    naming,
     portable,
     save_as,
     shown,
 )
-
-__all__ = [
-    "RECORD_FILE",
-    "MethodInfo",
-    "ModelInfo",
-    "Outcome",
-    "RunRecord",
-    "TaskInfo",
-    "TrainingInfo",
-    "load",
-]
 
 RECORD_FILE = "record.json"
 
@@ -134,7 +125,7 @@ class RunRecord:
     task: TaskInfo
     model: ModelInfo
     training: TrainingInfo
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str | None = None
     outcome: Outcome = field(default_factory=Outcome)
@@ -226,7 +217,9 @@ class RunRecord:
 
     def save(self, path: str | os.PathLike[str], *, keep_paths: bool = False) -> None:
         """Write the record to ``path`` atomically; missing folders are created."""
-        save_as(path, self, keep_paths=keep_paths)
+        with naming(Path(path)):
+            checked = self.portable(keep_paths=keep_paths)
+        save_as(path, checked, keep_paths=keep_paths)
 
 
 def load(path: str | os.PathLike[str]) -> RunRecord:

@@ -25,33 +25,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from advreg.records.paths import without_paths
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "UNEDITED",
-    "Payload",
-    "RecordError",
-    "Upgrade",
-    "load_as",
-    "naming",
-    "portable",
-    "require_file",
-    "save_as",
-    "seal_line",
-    "shown",
-    "sync_folder",
-    "text_of",
-    "unseal",
-    "unseal_line",
-    "utf8",
-    "without_surrogates",
-    "write_text",
-]
 
 R = TypeVar("R", bound="DataclassInstance")
 
@@ -189,7 +169,6 @@ def unseal(text: str, type_of: Callable[[Payload], type[R]]) -> R:
 def _sealed(record: DataclassInstance, keep_paths: bool = False, **layout: Any) -> str:
     """The text, with the checksum of itself (taken with the checksum blank) as its first entry."""
     payload = _payload(record, keep_paths)
-    _decoded(type(record), payload)
     try:
         body = {"checksum": _BLANK_CHECKSUM, **payload}
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, **layout) + "\n"
@@ -350,7 +329,7 @@ def _decoded(hint: Any, value: Any, where: str = "") -> Any:
         return None if value is None else _decoded(arguments[0], value, where)
     if hint is Any:
         return value
-    is_record = dataclasses.is_dataclass(hint)
+    is_record = dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)
     if origin is Literal:
         expected, fits = f"one of {', '.join(arguments)}", value in arguments
     else:
@@ -370,7 +349,7 @@ def _decoded(hint: Any, value: Any, where: str = "") -> Any:
 
 def _built(cls: Any, values: dict[str, Any], prefix: str) -> Any:
     hints = _hints(cls)
-    for name in sorted(hints.keys() - values.keys()):
+    for name in sorted(getattr(cls, "__required_keys__", hints.keys()) - values.keys()):
         raise RecordError("is missing", UNEDITED, field=prefix + name)
     for name in sorted(values.keys() - hints.keys()):
         raise RecordError("is not a known field", UNEDITED, field=prefix + name)
@@ -382,7 +361,7 @@ def _built(cls: Any, values: dict[str, Any], prefix: str) -> Any:
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
 
 
 def shown(value: object) -> str:

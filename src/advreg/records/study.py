@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from advreg.records.compare import ComparedTask, Status, name_the_split
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as
 
 STUDY_FILE = "study.json"
@@ -102,7 +103,7 @@ class StudyRecord:
     baselines: list[str]
     variants: list[StudiedVariant]
     notes: list[str]
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
 
