@@ -42,7 +42,7 @@ _RECORDS = (RECORD_FILE, COMPARE_FILE, STUDY_FILE, HEALTH_FILE)  # files that ho
 
 
 class UnknownKindError(RecordError):
-    """A sealed file of a kind that is not among the records, such as an experiment's own."""
+    """A sealed file that is none of the records here, such as one of an experiment's own."""
 
 
 def read_any(path: str | os.PathLike[str]) -> Record:
@@ -64,8 +64,8 @@ def _type_of(payload: Payload) -> type[Record]:
 def read_each(path: Path) -> Iterator[Record | RecordError]:
     """What a file holds: its records, and an error for each that cannot be read.
 
-    Other files hold none: what is not sealed, and sealed files of unknown kinds. A file of a name
-    that only records have is one in any case.
+    Files that are not sealed, or whose kind is unknown, hold none. Those that are named like a
+    record, such as ``record.json``, must be one.
     """
     try:
         require_file(path)

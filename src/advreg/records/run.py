@@ -60,7 +60,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """The settings of the training; ``more`` holds those of the kind of task."""
+    """The settings of the training; ``more``: settings of this kind of task only."""
 
     epochs: float
     batch_size: int

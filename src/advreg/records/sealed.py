@@ -4,7 +4,7 @@
 * The text holds its own SHA-256 checksum. :func:`load_as` refuses a file that was damaged or
   edited, that lacks a field, or that holds an unknown field or a value of another type.
 * A file of an earlier schema is upgraded in memory, one version at a time, by the functions in its
-  dataclass's ``UPGRADES``. The checksum is that of the text as it was written.
+  dataclass's ``UPGRADES``. The checksum always covers the original text.
 * NaN and the infinities are not JSON. They are written as ``null``: "not a finite number".
 * Absolute paths are shortened to their last part (``…/roberta-base``) unless ``keep_paths=True``.
 """
@@ -38,7 +38,7 @@ R = TypeVar("R", bound="DataclassInstance")
 Payload = dict[str, Any]
 """A record as JSON holds it, without its checksum."""
 Upgrade = Callable[[Payload], Payload]
-"""Turns the payload of one schema into that of the next, without changing its argument."""
+"""Returns the payload in the next schema, and leaves its argument alone."""
 
 UNEDITED = "records are not edited by hand: restore the file or repeat the run"
 _BLANK_CHECKSUM = "0" * 64
