@@ -261,7 +261,7 @@ def test_a_config_file_flags_and_set_reach_the_run(
     assert record.environment["arguments"][:3] == ["train", "--config", "mine.toml"]
 
 
-def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
+def test_ctrl_c_exits_130_with_a_hint_and_resume_needs_no_other_setting(
     advreg: CommandServer, arguments: list[object], tmp_path: Path
 ) -> None:
     run = [*arguments, "--method", "standard", "--epochs", 2]
@@ -276,7 +276,8 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
         "interrupted; finished steps are in the last checkpoint. Resume with the same command and "
         "--resume",
     ]
-    done = advreg(*run, "--resume", cwd=tmp_path)
+    output = Path("runs") / "train-tiny-bert"  # called by the data
+    done = advreg("train", "--resume", "--output", output, "--set", "logging_steps=1", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "standard-seed1: resumed from step 8" in done.out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["train-tiny-bert"]
@@ -339,3 +340,41 @@ def test_a_number_that_is_none_is_refused_by_flag_and_value(
     assert ended.code == 2
     assert f"Invalid value for '{given[-2]}'" in told
     assert "'two'" in told
+
+
+# ---- help
+
+
+def test_the_flags_that_matter_most_come_first_and_the_others_in_groups(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    told = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "80"}).out
+    panels = {line.strip("╭─╮ "): [] for line in told.splitlines() if line.startswith("╭─")}
+    panel = ""
+    for line in told.splitlines():
+        panel = line.strip("╭─╮ ") if line.startswith("╭─") else panel
+        if line.startswith("│ --"):
+            panels[panel].append(line.split()[1])
+    first, *others = panels
+    assert panels[first] == [
+        "--train", "--dev", "--task", "--model", "--method", "--seeds", "--epochs", "--learning-rate", "--output",
+        "--resume", "--help",
+    ]  # fmt: skip
+    assert others == [
+        "Data", "Training", "Translation (--task translation, or a known corpus)", "Configuration",
+        "Options of the methods",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["compare", "study"])
+def test_a_word_in_brackets_is_shown(advreg: CommandServer, tmp_path: Path, command: str) -> None:
+    assert "[grid]" in advreg(command, "--help", cwd=tmp_path).out
+
+
+def test_an_abbreviation_is_answered_with_the_option_it_stands_for(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    told = one_line(advreg("train", "--lr", "1", cwd=tmp_path, env={"COLUMNS": "200"}).err)
+    assert "No such option: --lr" in told
+    assert "--learning-rate" in told
+    assert "--norm" not in told

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
 from advreg.lab.runs import bases
+from advreg.records.environment import require_clean_tree
 
 
 class Commands(TyperGroup):
@@ -127,6 +128,14 @@ Devices = Annotated[
         help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False
     ),
 ]
+AllowDirty = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dirty",
+        help="run code of advreg that no commit holds; the record says so",
+        rich_help_panel=_CONFIGURATION,
+    ),
+]
 KeepModels = Annotated[
     bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
 ]
@@ -160,6 +169,7 @@ def train(
     ] = False,
     config: Config = None,
     set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Train a classifier, a regressor or a translator with one or more methods, and compare them.
@@ -172,6 +182,7 @@ def train(
     output = given.get("output")
     saved = bases.saved_settings(Path(output)) if resume and output else {}
     bases.inspect(config, {**saved, **given})
+    require_clean_tree(allow_dirty)
     try:
         settings = bases.read_settings(config, given, training, saved)
         say_preset(settings)
@@ -226,6 +237,7 @@ def compare(
     ] = None,
     config: GridConfig = None,
     set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Compare methods on equal terms: tasks × methods × seeds, each method tuned with the same
@@ -239,6 +251,7 @@ def compare(
     training = parse_assignments(set_ or [])
     if table is None:
         bases.inspect(config, given)
+        require_clean_tree(allow_dirty or dry_run)
     from advreg.cli.compare import run_comparison, show_comparison
     from advreg.cli.running import Orders
 
@@ -304,6 +317,7 @@ def study(
     ] = None,
     config: GridConfig = None,
     set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Vary one thing of a method at a time: the paper's parameter study, on any task.
@@ -315,6 +329,7 @@ def study(
     training = parse_assignments(set_ or [])
     if table is None and write_grid is None:
         bases.inspect(config, given)
+        require_clean_tree(allow_dirty or dry_run)
     from advreg.cli.running import Orders
     from advreg.cli.study import run_study, show_study
     from advreg.lab.search import study_settings
@@ -373,7 +388,8 @@ def translate(
 @app.command()
 def doctor(
     model: Annotated[
-        str, typer.Argument(help="a folder, minilm, or a name on the Hugging Face hub")
+        str,
+        typer.Argument(help="the folder of a run or a model, minilm, or a name on the hub"),
     ],
     site: Annotated[
         str, typer.Option(help="where δ is added: tokens, block, or a module's name")

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from advreg.lab.runs.bases import options_for, read_settings
-from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.lab.runs.bases import options_for, read_settings, saved_settings
+from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
+from advreg.lab.search.compare_settings import read_compare
+from advreg.lab.search.study_settings import read_study
 from advreg.methods import create, describe, preset, registry
 
 
@@ -427,3 +429,72 @@ def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
         read_settings(tmp_path / "run.toml", {}, {})
     assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code
     assert not read_settings(None, {}, {}).trust_remote_code
+
+
+# ---- what a resumed run must agree on, and what it starts from
+
+
+def test_what_a_resumed_run_must_agree_on_follows_from_the_roles_of_the_settings() -> None:
+    """The facts of older plans: each of their names is still one."""
+    facts = TrainSettings().facts()
+    assert set(facts) == {
+        "model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout",
+        "round_lengths", "compile_layers", "on_non_finite", "trust_remote_code", "learning_rate", "max_length",
+        "training",
+    }  # fmt: skip
+    assert (facts["learning_rate"], facts["max_length"]) == (1e-3, 32)  # in effect
+
+
+@pytest.mark.parametrize(
+    "name", ["logging_steps", "report_to", "disable_tqdm", "torch_compile_mode"]
+)
+def test_how_a_run_is_logged_and_computed_may_change(name: str) -> None:
+    one, other = ({"epochs": 3, "training": {name: value, "max_steps": 9}} for value in (1, 2))
+    assert decisive(one) == decisive(other)
+    assert decisive(one) != decisive({"epochs": 3, "training": {"max_steps": 8}})
+
+
+def test_a_plan_holds_all_settings_from_which_the_same_run_is_made(tmp_path: Path) -> None:
+    flags = {"methods": "smart,arch", "seeds": "4,", "epochs": "2", "radius": "0.7", "warmup": "0"}
+    made = read_settings(None, flags, {"weight_decay": 0.1})
+    run = tmp_path / "arch-seed4"
+    run.mkdir()
+    (run / "plan.json").write_text(json.dumps({"settings": made.saved()}))
+    saved = saved_settings(tmp_path)
+    assert read_settings(None, {}, {}, saved) == made
+    changed = read_settings(None, {"epochs": "5", "radius": "0.2"}, {"max_steps": 3}, saved)
+    assert (changed.epochs, changed.training) == (5, {"weight_decay": 0.1, "max_steps": 3})
+    assert changed.method("arch").options()["radius"] == 0.2
+    assert "trust_remote_code" not in saved
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_plans_without_settings_are_passed_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.json").write_text(content)
+    assert saved_settings(tmp_path) == {}
+
+
+def test_a_pretrained_model_has_the_same_preset_in_every_command() -> None:
+    flags = {"task": "rte", "model": "minilm"}
+    one = read_settings(None, flags, {})
+    many = read_compare(None, {**flags, "seeds": "2"}, {}).bases["rte"]
+    studied = read_study(None, None, [], {**flags, "seeds": "2"}, {}).base
+    assert one.preset == many.preset == studied.preset == "fine-tuning"
+    assert one.facts() == many.facts() == studied.facts()
+    assert read_settings(None, {**flags, "preset": "none"}, {}).preset is None
+    assert read_settings(None, {"task": "rte"}, {}).preset is None
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        ({}, "docstrings"),
+        ({"task": "rte"}, "rte"),
+        ({"train": "data/reviews.csv.gz"}, "reviews"),
+        ({"task": "multi30k-en-de"}, "multi30k-en-de"),
+        ({"task": "translation", "data": "corpus/", "source": "en", "target": "de"}, "corpus"),
+    ],
+)
+def test_data_are_called_by_their_task_or_file(given: dict[str, str], title: str) -> None:
+    assert read_settings(None, given, {}).title == title

@@ -148,7 +148,7 @@ def failures_recorded(
 
 
 def choose_folder(settings: RunSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that
+    """The folder of the runs: the one that was named, else runs/DATA-MODEL with a number where that
     is taken.
     """
     # refused here, before any data is read; processes meet, as they will for training, so that one
