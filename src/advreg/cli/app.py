@@ -210,7 +210,7 @@ def compare(
     budget: Annotated[
         int | None,
         typer.Option(
-            help="candidates tried per method and task; 0: use settings as they are",
+            help="candidates tried per method and task; 0: use the settings unchanged",
             show_default="4",
         ),
     ] = None,
@@ -244,8 +244,8 @@ def compare(
     budget.
 
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never
-    on dev; what is given as a flag is not tuned. The same command goes on with a comparison that
-    was stopped.
+    on dev; what is given as a flag is not tuned. Repeat the command to resume a
+    comparison.
     """
     given = given_of({**flags, "task": task, "seeds": seeds, "output": output})
     training = parse_assignments(set_ or [])
@@ -322,8 +322,8 @@ def study(
 ) -> None:
     """Vary one thing of a method at a time: the paper's parameter study, on any task.
 
-    Every point is trained with every seed, beside SMART and Standard; what several studies need is
-    trained once. The same command goes on with a study that was stopped.
+    Every point is trained with every seed, next to SMART and Standard; what several studies need is
+    trained once. Repeat the command to resume a study.
     """
     given = given_of({**flags, "seeds": seeds, "output": output})
     training = parse_assignments(set_ or [])
@@ -475,9 +475,7 @@ def bench(
     ] = 10_000,
     warmup: Annotated[int, typer.Option(help="steps of each contender that are not timed")] = 3,
     steps: Annotated[int, typer.Option(help="steps of each contender in a round")] = 10,
-    rounds: Annotated[
-        int, typer.Option(help="rounds, in each of which every contender has its turn")
-    ] = 10,
+    rounds: Annotated[int, typer.Option(help="rounds; every contender has a turn in each")] = 10,
     no_optimizer: Annotated[
         bool, typer.Option("--no-optimizer", help="leave clipping and AdamW out")
     ] = False,
@@ -558,7 +556,7 @@ def probe(
     pooling: Annotated[
         Literal["head", "mean"],
         typer.Option(
-            help="what stands for a text: what the encoder's head reads (head), or its mean token "
+            help="representation of a text: input of the encoder's head (head), or its mean token "
             "(mean)"
         ),
     ] = "head",
@@ -566,7 +564,7 @@ def probe(
     picture: Annotated[
         Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the record")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the record")] = False,
     from_: Annotated[
         Path | None, typer.Option("--from", help="fit nothing: print and draw this record")
     ] = None,
@@ -601,7 +599,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="folders of runs (searched with all that is in them), or files of compare, study, "
+            help="folders of runs (searched recursively), or files of compare, study, "
             "probe and bench"
         ),
     ],
@@ -625,7 +623,7 @@ def report(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="searched with all that is in it")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="folder to search, recursively")] = Path("runs"),
     *,
     method: Annotated[
         list[str] | None, typer.Option(help="only this method; may be repeated")

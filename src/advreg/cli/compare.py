@@ -17,7 +17,7 @@ from advreg.lab.search.pool import Left
 
 
 def run_comparison(settings: CompareSettings, orders: Orders, console: Console) -> int:
-    """Do all that is left to do, then print and write the tables; the exit code."""
+    """Make the runs that are left, then print and write the tables; the exit code."""
     from advreg.lab.search.compare import Comparison
 
     folder = choose_folder(settings)
@@ -34,8 +34,8 @@ def run_comparison(settings: CompareSettings, orders: Orders, console: Console) 
 
 
 def show_comparison(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a comparison from its records, and write them anew; have all runs a
-    result?
+    """Print the tables of a comparison from its records, and write them again; whether all runs
+    have a result.
     """
     record, runs = read(folder)
     found = results(record, runs)
@@ -58,7 +58,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
 def _announcement(
     settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]
 ) -> str:
-    """What is to be done, and a line for each part of the plan."""
+    """The plan, with a line for each of its parts."""
     base = settings.any_base
     tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""

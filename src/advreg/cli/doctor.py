@@ -1,4 +1,4 @@
-"""``advreg doctor``: the findings as a table, and what to do about those that failed."""
+"""``advreg doctor``: the findings as a table, and a remedy for each failure."""
 
 from __future__ import annotations
 

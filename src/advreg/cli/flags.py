@@ -38,7 +38,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 @cache
 def setting_flags() -> list[inspect.Parameter]:
-    """A flag for each setting of any kind of task, those that matter most first."""
+    """A flag for each setting of any kind of task, the most important first."""
     places = {each.name: each.about.get("main") for kind in KINDS for each in options_of(kind)}
     return [_setting_flag(name) for name in sorted(setting_names(), key=lambda n: places[n] or 99)]
 
@@ -119,7 +119,7 @@ def _setting_flag(name: str) -> inspect.Parameter:
 
 
 def _merged(texts: Mapping[type[RunSettings], str], separator: str) -> str:
-    """The text of the first kind of task, then those of other kinds where they differ."""
+    """The text of the first kind of task, then the texts of other kinds where they differ."""
     (_, first), *others = texts.items()
     told = [f"{kind.kind}: {text}" for kind, text in others if text not in ("", first)]
     return separator.join([first, *told]) if first else separator.join(told)

@@ -27,12 +27,12 @@ _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
 _STOPPING = (
     f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
-    "Ctrl-C once more leaves at once"
+    "press Ctrl-C again to leave immediately"
 )
 
 
 class Undertaking(Protocol):
-    """Runs in a folder of which some may be made already: a comparison, a study."""
+    """Runs in a folder, some of them already finished: a comparison, a study."""
 
     @property
     def left(self) -> Left:
@@ -47,12 +47,12 @@ U = TypeVar("U", bound=Undertaking)
 
 @dataclass(frozen=True)
 class Orders:
-    """How it is to be carried out.
+    """How runs are carried out.
 
     Args:
         jobs: runs side by side; none: what suits the machine.
         picture: file of what is drawn.
-        dry_run: only check it, and say what there is to do.
+        dry_run: only check it, and print the plan.
     """
 
     jobs: int | None = None
@@ -72,14 +72,14 @@ def undertake(
     orders: Orders,
     console: Console,
 ) -> int:
-    """Do all that is left to do, and tell what came of it; the exit code.
+    """Make the runs that are left and print the results; the exit code.
 
     Args:
         make: loads and checks it, and tells what a user should know.
-        announce: what is to be done, with how many workers.
+        announce: the plan, given the number of workers.
         finish: tells the results; have all runs one?
         folder: of the runs.
-        orders: how it is to be carried out.
+        orders: how the runs are carried out.
         console: to print on.
     """
     from advreg.lab.kinds.training import quiet_libraries
@@ -100,7 +100,7 @@ def undertake(
         console.print(
             f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their "
             f"records in {folder}, "
-            "the others their last checkpoint: the same command goes on from there",
+            "the others their last checkpoint: repeat the command to resume",
             highlight=False,
             soft_wrap=True,
         )
@@ -121,7 +121,7 @@ def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: C
 
 
 def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
-    """Write what was told for pages and for programs; the files."""
+    """Write tables for pages and for programs; returns the files."""
     written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
@@ -152,7 +152,7 @@ class Tally:
 
     def __init__(self, left: Callable[[], Left], now: Callable[[], float] = time.monotonic) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
-        self._jobs: dict[str, Job] = {}  # that stepped, those that are over among them
+        self._jobs: dict[str, Job] = {}  # that have made a step, finished ones too
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
         self._found: dict[
             str, float

@@ -14,8 +14,11 @@ from advreg.core.coerce import coerce
 Options = dict[str, Any]
 """Values of options by name."""
 
+Given = Mapping[str, Any]
+"""Settings and options as they are given, by name."""
+
 Preset = Literal["translation", "understanding", "fine-tuning"]
-"""Families of tasks that have options of their own."""
+"""Families of tasks with options that suit them."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class OptionInfo:
 
     Args:
         check: refuses bad values of the type.
-        about: what else is to be known of it.
+        about: further properties.
     """
 
     name: str
@@ -50,7 +53,7 @@ def option(default: object, help: str, *, check: Check | None = None, **about: o
         help: what it means, for users.
         check: refuses bad values, given the option's name and the value. The choices of a
             ``Literal`` type need none.
-        about: what else is to be known of it.
+        about: further properties.
     """
     metadata = {"help": help, "check": check, "about": about}
     if isinstance(default, dict):
@@ -75,8 +78,8 @@ def _options_of(kind: Any) -> tuple[OptionInfo, ...]:
 
 
 class Checked:
-    """A dataclass whose options become values of their types as it is made; others are refused by
-    name.
+    """A dataclass that converts its options to their types when it is made, and refuses bad values
+    by name.
     """
 
     def __post_init__(self) -> None:

@@ -127,7 +127,7 @@ def _bound(module: str) -> dict[str, ast.stmt]:
 
 @cache
 def _value_of(module: str, name: str) -> Any:
-    """What a name of a module stands for; for a class, one with its bases and options alone."""
+    """The value of a name in a module; for a class, one with its bases and options alone."""
     node = _bound(module)[name]
     if isinstance(node, ast.ImportFrom):
         return _value_of(str(node.module), name)

@@ -398,7 +398,7 @@ def test_a_training_field_that_is_a_setting_of_ours_is_refused_lest_the_record_b
 ) -> None:
     with pytest.raises(
         SettingsError,
-        match=f"training field '{field}' has a setting of its own; use {flag} instead",
+        match=f"training field '{field}' is a setting of advreg; use {flag} instead",
     ):
         read_settings(None, {}, {field: 1})
 

@@ -131,15 +131,15 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
         ({**FOLDER, "methods": ("smrt",)}, r"unknown method 'smrt' \(did you mean 'smart'\?\)"),
         (
             {**FOLDER, "training": {"weight_decay": 3}},
-            "has a setting of its own; use --weight-decay instead",
+            "is a setting of advreg; use --weight-decay instead",
         ),
         (
             {**FOLDER, "training": {"max_grad_norm": 3}},
-            "has a setting of its own; use --clip-norm instead",
+            "is a setting of advreg; use --clip-norm instead",
         ),
         (
             {**FOLDER, "training": {"warmup_steps": 3}},
-            "has a setting of its own; use --warmup-steps instead",
+            "is a setting of advreg; use --warmup-steps instead",
         ),
     ],
 )

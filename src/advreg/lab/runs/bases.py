@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
-from advreg.core.options import options_of
+from advreg.core.options import Given, Options, options_of
 from advreg.lab.catalogue import catalogue, is_method
 from advreg.lab.runs.settings import (
     RunSettings,
@@ -44,13 +44,13 @@ class Asked:
         path: of the file.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    loose: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    settings: Given = field(default_factory=dict)
+    options: Mapping[str, Given] = field(default_factory=dict)
+    loose: Given = field(default_factory=dict)
+    training: Given = field(default_factory=dict)
+    own: Given = field(default_factory=dict)
+    tables: Mapping[str, Given] = field(default_factory=dict)
+    fixed: Given = field(default_factory=dict)
     path: Path | None = None
 
     @property
@@ -63,8 +63,8 @@ class Asked:
             raise SettingsError(f"task must be different names, at least one, got {tasks}")
         if len({kind_of(task) for task in tasks}) > 1:
             raise SettingsError(
-                f"task must name tasks of one kind, got {', '.join(tasks)}; give those of "
-                f"{' and of '.join(kind.kind for kind in KINDS)} in commands of their own"
+                f"task must name tasks of one kind, got {', '.join(tasks)}; run one command "
+                f"for each kind: {', '.join(kind.kind for kind in KINDS)}"
             )
         return tasks
 
@@ -77,7 +77,7 @@ class Asked:
         """The settings of each task; ``usual`` holds where nothing else is given."""
         return {task: self.base(task, usual) for task in self.tasks}
 
-    def base(self, task: str, usual: Mapping[str, Any]) -> RunSettings:
+    def base(self, task: str, usual: Given) -> RunSettings:
         from advreg.methods import registry
 
         kind, given = kind_of(task), {**usual, **self._of(task)}
@@ -96,7 +96,7 @@ class Asked:
         training = {**values.pop("training", {}), **self.training}
         return kind(**{**values, "methods": names}, options=options, training=training)
 
-    def _of(self, task: str) -> dict[str, Any]:
+    def _of(self, task: str) -> Options:
         """The settings for one task; with several tasks, data of the others are left out."""
         foreign = kind_of(task).foreign(task) if len(self.tasks) > 1 else ()
         kept = {name: value for name, value in self.settings.items() if name not in foreign}
@@ -105,11 +105,11 @@ class Asked:
 
 def read(
     path: Path | None,
-    flags: Mapping[str, Any],
-    training: Mapping[str, Any],
+    flags: Given,
+    training: Given,
     own: type[Any] | None = None,
     tables: Sequence[str] = (),
-    saved: Mapping[str, Any] | None = None,
+    saved: Given | None = None,
 ) -> Asked:
     """Sort what a user gives.
 
@@ -154,9 +154,9 @@ def read(
 
 def read_settings(
     path: Path | None,
-    flags: Mapping[str, Any],
-    training: Mapping[str, Any],
-    saved: Mapping[str, Any] | None = None,
+    flags: Given,
+    training: Given,
+    saved: Given | None = None,
 ) -> RunSettings:
     """The settings of one task: what is usual for it, then the file, then the flags; a later one
     wins. See :func:`read`.
@@ -167,7 +167,7 @@ def read_settings(
     return next(iter(bases.values()))
 
 
-def inspect(path: Path | None, flags: Mapping[str, Any]) -> None:
+def inspect(path: Path | None, flags: Given) -> None:
     """Refuse data at first sight: this takes no time, and reading the settings imports torch."""
     values = {**(read_toml(path) if path is not None else {}), **flags}
     Asked({name: values[name] for name in setting_names() if name in values}).inspect()
@@ -187,7 +187,7 @@ def setting_names() -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in _TABLES]
 
 
-def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def options_for(methods: Sequence[str], given: Given) -> dict[str, Options]:
     """Give each option to the methods that have it; an option that none has is an error."""
     from advreg.methods.base import describe, options_named
 
@@ -205,7 +205,7 @@ def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, d
     }
 
 
-def saved_settings(folder: Path) -> dict[str, Any]:
+def saved_settings(folder: Path) -> Options:
     """All settings of the runs in a folder, as :meth:`RunSettings.saved` left them in their plans;
     empty where there are none.
     """
@@ -217,19 +217,17 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def varied(
-    base: RunSettings, method: str, settings: Mapping[str, Any], options: Mapping[str, Any]
-) -> RunSettings:
-    """The settings of a run of one method: those of a task, with some of them and some options of
-    the method in their place.
+def varied(base: RunSettings, method: str, settings: Given, options: Given) -> RunSettings:
+    """The settings of a run of one method: the settings of a task, with some settings and options
+    of the method changed.
     """
     mine = {method: {**base.options.get(method, {}), **options}}
     return replace(base, **settings, methods=(method,), options=mine, output=None)
 
 
-def shown(base: RunSettings, methods: Sequence[str]) -> dict[str, Any]:
-    """Settings as a record holds them, without those that it holds elsewhere or knows by a
-    fingerprint.
+def shown(base: RunSettings, methods: Sequence[str]) -> Options:
+    """Settings as a record holds them, except settings that it holds elsewhere or knows by
+    a fingerprint.
     """
     kept = names_of(type(base), "result", "compute", "recipe")
     options = {method: base.method(method).options() for method in methods}
@@ -274,7 +272,7 @@ def _seeds(given: int | str | Sequence[int | str]) -> list[int]:
     return _seeds(given[0]) if [*map(type, given)] == [str] else [*map(int, split(given))]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> Options:
     """The values of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -284,7 +282,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
 
 
-def _read_file(path: Path | None, tables: Sequence[str]) -> dict[str, Any]:
+def _read_file(path: Path | None, tables: Sequence[str]) -> Options:
     """The values of a config file, in which tables are tables and nothing vouches for code."""
     values = read_toml(path) if path is not None else {}
     for name in values:
@@ -301,7 +299,7 @@ def _read_file(path: Path | None, tables: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(table: Given) -> Iterator[tuple[str, Any]]:
     """The options of a method; for a sum, ``temporal.weight = 10`` is a table in its table."""
     for name, value in table.items():
         if isinstance(value, dict):

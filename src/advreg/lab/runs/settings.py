@@ -1,4 +1,4 @@
-"""Settings of a run: what tasks of every kind share, and those of classification and regression.
+"""Settings of a run: shared settings, and settings of classification and regression.
 
 Each setting is declared once, as a field: its type says which values it takes, its metadata what it
 is for. Flags, config files, checks, grids and the plan of a run are derived from these.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from advreg.core.checks import Check, check_count, check_positive, check_share, suggest
-from advreg.core.options import Checked, Preset, option, options_of
+from advreg.core.options import Checked, Given, Options, Preset, option, options_of
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
 from advreg.lab.kinds.classification.description import FILES as FILES
@@ -35,7 +35,7 @@ the user's own), the samples, which are known by their fingerprint; ``run``, whi
 where they are kept."""
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
-_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
+_DEFAULT_TASK_OPTIONS: dict[str, Options] = {
     "arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3},
     "smart": {"radius": 0.3, "step_size": 0.3},
 }
@@ -53,7 +53,7 @@ class SettingsError(ValueError):
 
 
 class Settings(Checked):
-    """A dataclass of settings, checked by their types as it is made."""
+    """A dataclass of settings that checks their values."""
 
     def __post_init__(self) -> None:
         with settings_errors():
@@ -101,9 +101,9 @@ def unknown_task(task: str, known: Sequence[str]) -> SettingsError:
     )
 
 
-def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide what a run learns, without those that say how it is computed and
-    logged: these may change when a run is resumed.
+def decisive(settings: Given) -> Options:
+    """The settings that decide what a run learns, without settings of computing and logging,
+    which may change when a run is resumed.
 
     Example:
         >>> training = {"torch_compile": True, "logging_steps": 5, "max_steps": 9}
@@ -138,7 +138,7 @@ def setting(
         main: place in the short list of flags that ``--help`` starts with.
         tunes: ``advreg compare`` may tune it.
         varies: ``advreg study`` may vary it, though it is not tuned.
-        sets: fields of TrainingArguments that it stands for.
+        sets: the fields of TrainingArguments that it determines.
         check: refuses bad values of its type.
     """
     about = {"role": role, "main": main, "tunes": tunes, "varies": varies, "sets": sets}
@@ -154,7 +154,7 @@ def check_seeds(name: str, seeds: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class RunSettings(Settings, ABC):
-    """What decides a run of any kind of task; checked as it is made."""
+    """The settings of a run of any kind of task."""
 
     tasks: ClassVar[tuple[str, ...]]
     """Names of the tasks of this kind."""
@@ -206,7 +206,7 @@ class RunSettings(Settings, ABC):
         1, "round the widths of batches up to a multiple of this", check=check_count
     )
     compile_layers: bool | None = setting(
-        None, "torch.compile for the layers, each kind of which is compiled once", "compute"
+        None, "torch.compile for the layers; layers of one kind share the code", "compute"
     )
     site: str = setting(
         "tokens",
@@ -223,12 +223,8 @@ class RunSettings(Settings, ABC):
         main=9,
         sets=("output_dir",),
     )
-    options: Mapping[str, Mapping[str, Any]] = option(
-        {}, "options of each method, by its name", role="run"
-    )
-    training: Mapping[str, Any] = option(
-        {}, "fields of transformers.TrainingArguments", role="result"
-    )
+    options: Mapping[str, Given] = option({}, "options of each method, by its name", role="run")
+    training: Given = option({}, "fields of transformers.TrainingArguments", role="result")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,7 +235,7 @@ class RunSettings(Settings, ABC):
         self._check_methods()
 
     @classmethod
-    def usual(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def usual(cls, given: Given) -> Given:
         """What suits the task and the model where nothing else is given."""
         return {}
 
@@ -249,7 +245,7 @@ class RunSettings(Settings, ABC):
         return frozenset() if task == cls.own_files else frozenset(names_of(cls, "files"))
 
     @classmethod
-    def inspect(cls, given: Mapping[str, Any]) -> None:
+    def inspect(cls, given: Given) -> None:
         """Refuse data at first sight, before the settings import torch to check the methods."""
 
     def method(self, name: str) -> Method:
@@ -258,14 +254,14 @@ class RunSettings(Settings, ABC):
 
         return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Options:
         """What a resumed run must agree on, except for data, method and seed."""
         names = (*names_of(type(self), "result"), *names_of(type(self), "compute"))
         return {**{name: getattr(self, name) for name in names}, **self._effective()}
 
-    def saved(self) -> dict[str, Any]:
-        """All settings, for a plan from which the run can be resumed; code of a model has to be
-        allowed again.
+    def saved(self) -> Options:
+        """All settings, for a plan from which the run can be resumed; a resumed run must
+        allow the code of a model again.
         """
         values = {each.name: getattr(self, each.name) for each in options_of(type(self))}
         return {name: value for name, value in values.items() if name != "trust_remote_code"}
@@ -282,13 +278,13 @@ class RunSettings(Settings, ABC):
         for name in self.methods:
             validate(self.method(name), samples)
 
-    def _usual_options(self, name: str) -> Mapping[str, Any]:
+    def _usual_options(self, name: str) -> Given:
         """Options of a method where the user gives none."""
         from advreg.methods import preset
 
         return {} if self.preset is None else preset(self.preset, name)
 
-    def _effective(self) -> Mapping[str, Any]:
+    def _effective(self) -> Given:
         """Settings whose value follows from others, as they take effect."""
         return {}
 
@@ -304,7 +300,7 @@ class RunSettings(Settings, ABC):
         for own in options_of(type(self)):
             for name in set(own.about.get("sets", ())) & self.training.keys():
                 raise SettingsError(
-                    f"training field '{name}' has a setting of its own; use "
+                    f"training field '{name}' is a setting of advreg; use "
                     f"{flag_name(own.name)} instead"
                 )
         for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
@@ -419,7 +415,7 @@ class TrainSettings(RunSettings):
     )
 
     @classmethod
-    def usual(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def usual(cls, given: Given) -> Given:
         """The training settings of the preset; pretrained models have fine-tuning."""
         pretrained = given.get("model", SCRATCH) != SCRATCH
         chosen = given.get("preset", "fine-tuning" if pretrained else None)
@@ -431,7 +427,7 @@ class TrainSettings(RunSettings):
         return super().foreign(task) | (frozenset() if task in TASKS else {"data"})
 
     @classmethod
-    def inspect(cls, given: Mapping[str, Any]) -> None:
+    def inspect(cls, given: Given) -> None:
         columns = [given.get(f"{name}_column") for name in ("text", "pair", "label")]
         if given.get("train"):
             check_columns(Path(given["train"]), *columns)
@@ -453,15 +449,15 @@ class TrainSettings(RunSettings):
     def _is_built_in(self) -> bool:
         return (self.task, self.model) == (DOCSTRINGS, SCRATCH)
 
-    def _usual_options(self, name: str) -> Mapping[str, Any]:
-        """Options of the preset, else those that suit the built-in task."""
+    def _usual_options(self, name: str) -> Given:
+        """Options of the preset, else options that suit the built-in task."""
         from advreg.methods.base import by_part
 
         if self.preset is not None or not self._is_built_in:
             return super()._usual_options(name)
         return by_part(name, lambda part: _DEFAULT_TASK_OPTIONS.get(part, {}))
 
-    def _effective(self) -> Mapping[str, Any]:
+    def _effective(self) -> Given:
         return {"learning_rate": self.peak_learning_rate, "max_length": self.text_length}
 
     def _files_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the training by family of tasks; those of the methods are in
+"""Settings of the training by family of tasks; options of methods are in
 :mod:`advreg.methods.presets`.
 """
 

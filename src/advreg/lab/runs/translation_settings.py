@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from advreg.core.checks import (
     check_count,
@@ -17,14 +16,14 @@ from advreg.core.checks import (
     check_whole,
     suggest,
 )
-from advreg.core.options import Preset
+from advreg.core.options import Given, Preset
 from advreg.lab.kinds.translation.corpora import CORPORA, Beam
 from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
 from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
 from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting, stem_of
 
 TASKS = (TRANSLATION, *CORPORA)
-"""What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
+"""What ``--task`` may be: ``translation`` for the user's files, or a known corpus."""
 
 MODELS = ("transformer-iwslt", "transformer-base", "transformer-big", "transformer-small")
 """Architectures; :mod:`advreg.lab.kinds.architectures`, which builds them, imports transformers."""
@@ -84,7 +83,7 @@ class TranslationSettings(RunSettings):
     )
     model_dropout: float | None = setting(
         None,
-        "dropout of the model, instead of its own",
+        "dropout of the model; its default if not given",
         tunes=True,
         check=check_share,
     )
@@ -203,7 +202,7 @@ class TranslationSettings(RunSettings):
     )
 
     @classmethod
-    def usual(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def usual(cls, given: Given) -> Given:
         """What suits a known corpus."""
         spec = CORPORA.get(given["task"])
         return {} if spec is None else spec.settings
@@ -224,7 +223,7 @@ class TranslationSettings(RunSettings):
             usual.length_penalty if self.length_penalty is None else self.length_penalty,
         )
 
-    def _effective(self) -> Mapping[str, Any]:
+    def _effective(self) -> Given:
         """The subwords of the model that training starts from, for its folder may change."""
         if self.start is None:
             return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import check_whole
-from advreg.core.options import option
+from advreg.core.options import Given, Options, option
 from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
 from advreg.lab.runs.settings import Settings, SettingsError
@@ -50,7 +50,7 @@ class CompareSettings(Settings):
         for task in self.tasks:
             for method in self.methods:
                 for point in self.candidates(method):
-                    self.settings_for(task, method, point)  # checked as they are made
+                    self.settings_for(task, method, point)  # making them checks them
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class CompareSettings(Settings):
         return self.any_base.seeds
 
     def candidates(self, method: str) -> list[Point]:
-        """What is tried of a method; without tuning nothing: the settings are used as they are."""
+        """What is tried of a method; nothing without tuning."""
         return self.grid.candidates(method, self.budget, SEARCH_SEED) if self.budget > 1 else []
 
     def settings_for(self, task: str, method: str, point: Point) -> AnySettings:
@@ -78,20 +78,18 @@ class CompareSettings(Settings):
         own = {name: value for name, value in point.items() if name not in common}
         return varied(self.bases[task], method, common, own)
 
-    def shown(self, task: str) -> dict[str, Any]:
+    def shown(self, task: str) -> Options:
         """The settings of a task as the record holds them: what is not compared or known by a
         fingerprint.
         """
         return shown(self.bases[task], self.methods)
 
 
-def read_compare(
-    path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any], **own: Any
-) -> CompareSettings:
+def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -> CompareSettings:
     """What is usual, then the TOML file, then the flags; a later one wins, and what file or flags
     fix is not tuned.
 
-    The file is that of ``advreg train``, and may have ``budget``, ``reference``, ``keep_models``
+    The file may hold any settings of ``advreg train``, ``budget``, ``reference``, ``keep_models``
     and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
     methods. Without this table the grid is what suits the preset.
 

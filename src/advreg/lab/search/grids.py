@@ -99,7 +99,7 @@ class Grid:
         )
 
     def own(self, method: str) -> Values:
-        """Values of a method's own options; a sum of methods has those of its parts."""
+        """Values of a method's own options; a sum of methods has the options of its parts."""
         given = self.methods.get(method)
         return by_part(method, lambda part: self.methods.get(part, {})) if given is None else given
 
@@ -183,8 +183,8 @@ def _spread(values: Values, seed: str, first: int) -> list[Point]:
     """All points in a random order, the ``first`` of them spread: each has the values that were
     used least before it.
 
-    Of a setting with n values the first n points have n different ones, whatever else is in the
-    grid.
+    The first n points have n different values of a setting with n values, whatever else the grid
+    holds.
     """
     left = list(itertools.product(*(range(len(each)) for each in values.values())))
     random.Random(seed).shuffle(left)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
-from advreg.core.options import option, options_of
+from advreg.core.options import Given, Options, option, options_of
 from advreg.lab.runs.bases import AnySettings, read, read_toml, split, varied
 from advreg.lab.runs.plans import run_facts, writable
 from advreg.lab.runs.settings import Settings, SettingsError
@@ -25,7 +25,7 @@ class PointSpec:
     """One point of a study: what stands below it, and what is set."""
 
     label: str
-    changes: Mapping[str, Any]
+    changes: Given
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Variant:
 
     name: str
     method: str
-    changes: Mapping[str, Any]
+    changes: Given
     settings: AnySettings
 
 
@@ -75,7 +75,7 @@ class StudySettings(Settings):
         super().__post_init__()
         for study in self.studies:
             for point in study.points:
-                self.variant(self.method, point.changes)  # checked as they are made
+                self.variant(self.method, point.changes)  # making them checks them
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -93,8 +93,8 @@ class StudySettings(Settings):
         ]
         return {variant.name: variant for variant in found}
 
-    def variant(self, method: str, changes: Mapping[str, Any]) -> Variant:
-        """The settings of a point; those that come to the same are one."""
+    def variant(self, method: str, changes: Given) -> Variant:
+        """The settings of a point; points with the same effective settings are one."""
         usual = self._effective(self.base, method)
         asked = self._effective(self._varied(method, changes), method)
         differing = {name: asked[name] for name in asked if asked[name] != usual[name]}
@@ -104,16 +104,14 @@ class StudySettings(Settings):
         folder = re.sub(r"[^\w.,=+-]+", "_", told)
         return Variant(f"{method}/{folder}", method, differing, self._varied(method, differing))
 
-    def _varied(self, method: str, changes: Mapping[str, Any]) -> AnySettings:
+    def _varied(self, method: str, changes: Given) -> AnySettings:
         known = {option.name for option in describe(method)}
         own = {name: value for name, value in changes.items() if name in known}
         common = {name: value for name, value in changes.items() if name not in known}
         return varied(self.base, method, common, own)
 
-    def _effective(self, settings: AnySettings, method: str) -> dict[str, Any]:
-        """All that a run depends on; a refresh that comes after the last epoch is as good as
-        none.
-        """
+    def _effective(self, settings: AnySettings, method: str) -> Options:
+        """The effective settings of a run; a refresh after the last epoch has no effect."""
         facts = run_facts(settings, "", method, 0)
         options = dict(facts.pop("options"))
         del facts["settings"]
@@ -149,11 +147,11 @@ def read_study(
     config: Path | None,
     grid: Path | None,
     names: Sequence[str],
-    flags: Mapping[str, Any],
-    training: Mapping[str, Any],
+    flags: Given,
+    training: Given,
     **own: Any,
 ) -> StudySettings:
-    """Defaults, then the config file (that of ``advreg train``), then the flags; a later one wins.
+    """Defaults, then the config file, then the flags; a later one wins.
 
     Args:
         config: TOML file with any of the settings, ``baselines``, ``keep_models``, and a table
@@ -187,13 +185,13 @@ def read_study(
 
 
 def read_grid(
-    content: Mapping[str, Any], source: str, names: Sequence[str], base: AnySettings, method: str
+    content: Given, source: str, names: Sequence[str], base: AnySettings, method: str
 ) -> tuple[StudySpec, ...]:
     """The studies of a grid, each of its points checked and its values read as what the method
     takes.
 
     Args:
-        content: a table for each study, and perhaps ``studies``, the usual ones.
+        content: a table for each study, and optionally ``studies``, the default selection.
         source: what it is called in errors.
         names: studies to make.
         base: settings that the points change.
@@ -219,7 +217,7 @@ def read_grid(
     return tuple(_study(name, tables[name], base, method) for name in chosen)
 
 
-def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) -> StudySpec:
+def _study(name: str, table: Given, base: AnySettings, method: str) -> StudySpec:
     title, further = table.get(_TITLE, name), table.get(_POINTS, [])
     if not isinstance(title, str):
         raise SettingsError(f"study {name}: {_TITLE} must be a text, got {title!r}")
@@ -248,7 +246,7 @@ def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) 
     return StudySpec(name, title, tuple(points))
 
 
-def _point(study: str, table: Mapping[str, Any], base: AnySettings, method: str) -> PointSpec:
+def _point(study: str, table: Given, base: AnySettings, method: str) -> PointSpec:
     changes = {
         name: _read(study, name, value, base, method)
         for name, value in table.items()
