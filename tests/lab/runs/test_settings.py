@@ -465,6 +465,9 @@ def test_a_plan_holds_all_settings_from_which_the_same_run_is_made(tmp_path: Pat
     changed = read_settings(None, {"epochs": "5", "radius": "0.2"}, {"max_steps": 3}, saved)
     assert (changed.epochs, changed.training) == (5, {"weight_decay": 0.1, "max_steps": 3})
     assert changed.method("arch").options()["radius"] == 0.2
+    (tmp_path / "more.toml").write_text("[arch]\nweight = 3\n")
+    mine = read_settings(tmp_path / "more.toml", {}, {}, saved).method("arch").options()
+    assert (mine["radius"], mine["weight"]) == (0.7, 3.0)
     assert "trust_remote_code" not in saved
 
 
@@ -492,7 +495,7 @@ def test_a_pretrained_model_has_the_same_preset_in_every_command() -> None:
         ({}, "docstrings"),
         ({"task": "rte"}, "rte"),
         ({"train": "data/reviews.csv.gz"}, "reviews"),
-        ({"task": "multi30k-en-de"}, "multi30k-en-de"),
+        ({"task": "multi30k-en-de", "data": "texts"}, "multi30k-en-de"),
         ({"task": "translation", "data": "corpus/", "source": "en", "target": "de"}, "corpus"),
     ],
 )

@@ -130,7 +130,7 @@ def read(
     fields = {**values.pop("training", {}), **training}
     mine = [each.name for each in options_of(own) if each.help] if own is not None else []
     known = [*setting_names(), *mine]
-    for name in values.keys() - {*known}:
+    for name in (name for name in values if name not in known):
         raise SettingsError(
             f"config file '{path}' has the unknown key "
             f"'{name}'{suggest(name, [*known, *tables, *catalogue()])}; it may have "
@@ -138,7 +138,9 @@ def read(
             f"{', '.join([*tables, 'training', *catalogue()])}"
         )
     old = dict(saved or {})
-    options, fields = {**old.pop("options", {}), **options}, {**old.pop("training", {}), **fields}
+    for name, own_options in old.pop("options", {}).items():
+        options[name] = {**own_options, **options.get(name, {})}
+    fields = {**old.pop("training", {}), **fields}
     given = {**old, **values, **flags}
     return Asked(
         settings={name: given[name] for name in setting_names() if name in given},

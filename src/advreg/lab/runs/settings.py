@@ -162,6 +162,8 @@ class RunSettings(Settings, ABC):
     """Its folder in :mod:`advreg.lab.kinds`."""
     own_files: ClassVar[str]
     """The task whose samples are the user's files."""
+    named_after: ClassVar[tuple[str, ...]]
+    """The files that give the data their name; the first that is given."""
 
     task: str = setting("", "name of the task", "data", main=3)
     data: str | None = setting(None, "folder of the data", "data")
@@ -269,7 +271,9 @@ class RunSettings(Settings, ABC):
     @property
     def title(self) -> str:
         """The name of the data."""
-        return self.task if self.task != self.own_files else self._files_name()
+        files = self.named_after if self.task == self.own_files else ()
+        given = (getattr(self, name) for name in files)
+        return stem_of(next(filter(None, given), self.task))
 
     def require(self, samples: int) -> None:
         """Refuse methods that do not allow this number of training samples, or this machine."""
@@ -290,10 +294,6 @@ class RunSettings(Settings, ABC):
 
     @abstractmethod
     def _check_data(self) -> None: ...
-
-    @abstractmethod
-    def _files_name(self) -> str:
-        """The name of the user's files, without folder and suffixes."""
 
     def _check_training(self) -> None:
         """A field that is a setting of ours would make the record untrue if it were set twice."""
@@ -342,6 +342,7 @@ class TrainSettings(RunSettings):
     tasks: ClassVar[tuple[str, ...]] = (DOCSTRINGS, FILES, *TASKS)
     kind: ClassVar[str] = "classification"
     own_files: ClassVar[str] = FILES
+    named_after: ClassVar[tuple[str, ...]] = ("train",)
 
     task: str = setting(
         DOCSTRINGS,
@@ -459,9 +460,6 @@ class TrainSettings(RunSettings):
 
     def _effective(self) -> Given:
         return {"learning_rate": self.peak_learning_rate, "max_length": self.text_length}
-
-    def _files_name(self) -> str:
-        return stem_of(self.train or FILES)
 
     def _check_data(self) -> None:
         if self.task in (FILES, DOCSTRINGS) and self.dev and not self.train:

@@ -20,7 +20,7 @@ from advreg.core.options import Given, Preset
 from advreg.lab.kinds.translation.corpora import CORPORA, Beam
 from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
 from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
-from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting, stem_of
+from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting
 
 TASKS = (TRANSLATION, *CORPORA)
 """What ``--task`` may be: ``translation`` for the user's files, or a known corpus."""
@@ -50,6 +50,7 @@ class TranslationSettings(RunSettings):
     tasks: ClassVar[tuple[str, ...]] = TASKS
     kind: ClassVar[str] = "translation"
     own_files: ClassVar[str] = TRANSLATION
+    named_after: ClassVar[tuple[str, ...]] = ("train_source", "data")
 
     task: str = setting(
         TRANSLATION,
@@ -228,9 +229,6 @@ class TranslationSettings(RunSettings):
         if self.start is None:
             return {}
         return {"start_subwords": Subwords.load(translator_folder(self.start)).fingerprint}
-
-    def _files_name(self) -> str:
-        return stem_of(self.train_source or self.data or TRANSLATION)
 
     def _check_data(self) -> None:
         if self.start is not None and not self.start.is_dir():
