@@ -68,20 +68,15 @@ class Ascent:
         """
         gradient = gradient.map(
             lambda values, _: values
-        )  # a model that reads padding: not into the norms
+        )  # a model may read padding: not into norms
         if gradient.device.type == "cpu":
             require_finite(gradient)
-            return self._along(gradient, ball)
-        return self._along(gradient, ball).plus(
-            gradient, 0.0
-        )  # 0 · ∞ is NaN, which no sign and no clipping hides
-
-    def _along(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         if self.rule == "normalised":
-            return ball.unit(gradient)
-        return (
-            gradient if self.rule == "gradient" else gradient.map(lambda values, _: values.sign())
-        )
+            along = ball.unit(gradient)
+        else:
+            along = gradient if self.rule == "gradient" else gradient.map(lambda g, _: g.sign())
+        # 0 · ∞ is NaN, which no sign and no clipping hides
+        return along if gradient.device.type == "cpu" else along.plus(gradient, 0.0)
 
 
 def require_finite(gradient: Perturbation) -> None:
