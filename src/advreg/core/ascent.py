@@ -66,9 +66,7 @@ class Ascent:
         """The gradient as the step rule takes it; one that is not finite raises on a CPU, and
         becomes NaN on a GPU.
         """
-        gradient = gradient.map(
-            lambda values, _: values
-        )  # a model may read padding: not into norms
+        gradient = gradient.map(lambda values, _: values)  # blanks what a model reads of padding
         if gradient.device.type == "cpu":
             require_finite(gradient)
         if self.rule == "normalised":

@@ -130,7 +130,7 @@ class PredictionMemory(RowMemory[PredictionRows]):
     """
 
     form: Callable[[Prediction, int], Sketch]
-    _seed: int = field(default=0, init=False, repr=False)
+    seed: int = field(default=0, init=False, repr=False)
     _device: torch.device = field(default=torch.device("cpu"), init=False, repr=False)
 
     def prepare(
@@ -142,7 +142,7 @@ class PredictionMemory(RowMemory[PredictionRows]):
                 "r3f"
             )
         self._corpus = replace(corpus, vectors={})
-        self._seed, self._device, self.held = seed, device, None
+        self.seed, self._device, self.held = seed, device, None
         if corpus.outputs is not None:
             self.open(self.form(*corpus.outputs).fields)
 
@@ -156,12 +156,6 @@ class PredictionMemory(RowMemory[PredictionRows]):
             place = self.storage.place(needed, self._device)
             held = self.held = PredictionRows(items, fields, self.corpus.shard, place)
         return held
-
-    def uniforms(self, found: Found, draws: int) -> Tensor:
-        """Random numbers for the items of a batch; see :meth:`PredictionRows.uniforms`."""
-        if self.held is None or draws == 0:
-            return torch.empty(found.items.numel(), 0, device=self._device)
-        return self.held.uniforms(found, self._seed, draws)
 
     def _rows_for(self, saved: Mapping[str, Tensor]) -> PredictionRows:
         parts = under(f"{_STREAM}.", saved)

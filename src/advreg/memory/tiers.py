@@ -69,10 +69,6 @@ class Storage:
     budget_gb: float | None = None
     folder: str | None = None
 
-    def validate(self) -> None:
-        """Refuse a folder that does not exist."""
-        disk_folder(self.folder)
-
     def place(self, needed: int, device: torch.device) -> Place:
         """The place for this number of bytes."""
         tier: Tier = (

@@ -56,8 +56,6 @@ def type_text(hint: object) -> str:
 
 
 def _truth(name: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
     word = str(value).lower()
     if word in _YES or word in _NO:
         return word in _YES

@@ -90,12 +90,13 @@ class Temporal(StorageOptions, TargetOptions):
         if self.weight_at(step.clock) > 0:
             moved = sketch.divergence(kept, rows).masked_fill(~found.known_items, 0.0)
             value = moved.sum() / view.items(batch)
-        store.write(found, sketch.encode(rows.detach(), self.memory.uniforms(found, sketch.draws)))
+        uniforms = store.uniforms(found, self.memory.seed, sketch.draws)
+        store.write(found, sketch.encode(rows.detach(), uniforms))
         measures = {
             "cache_hits": found.known.float().mean(),
             "cache_changed": found.changed.float().sum(),
         }
-        return Penalty(value, self.weight_at(step.clock), measures)
+        return Penalty(value, measures)
 
     def _ids(self, view: ModelView, batch: Batch, logits: Tensor) -> Tensor:
         """Sample ids, one for each row."""
