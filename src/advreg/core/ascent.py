@@ -80,9 +80,9 @@ class Ascent:
 def require_finite(gradient: Perturbation) -> None:
     """Raise for entries that are not finite: they would spread into δ.
 
-    A GPU is not asked, since the host would wait for the answer at every step of the ascent. There
-    δ, the prediction and so the loss become NaN, which the trainers refuse by its step; and the
-    cache takes no such δ.
+    Not for use on a GPU, where the host would have to wait at every step of the ascent. There δ,
+    the prediction and so the loss become NaN, which the trainers refuse, naming the step; and the
+    cache refuses such a δ.
     """
     for stream, values in gradient.values.items():
         if not bool(torch.isfinite(values).all()):

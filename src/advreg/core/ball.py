@@ -81,7 +81,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class Start:
-    """Where the ascent sets out from.
+    """Where the ascent starts.
 
     Args:
         kind: ``"uniform"`` draws each entry from U(−1, 1) and scales the result onto the ball's

@@ -160,7 +160,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def strangers(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
+def random_anchors(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different anchors drawn at random for each query, (queries, count), int32; every
     set is as likely.
 
@@ -178,14 +178,6 @@ def strangers(queries: int, anchors: int, count: int, generator: torch.Generator
         taken = (found[:, :column] == drawn[:, None]).any(1)
         found[:, column] = drawn.masked_fill_(taken, last)
     return found.cpu()
-
-
-def similarities(vectors: Tensor, neighbours: Tensor) -> Tensor:
-    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on
-    the CPU, (Q, K).
-    """
-    mine = vectors[:, None].to(neighbours.device)
-    return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
 
 
 def uncached(size: int, cached: Tensor) -> Tensor:
@@ -281,7 +273,7 @@ class NeighbourIndex:
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
-                drawn = strangers(shard.size, lenders, count, generator)
+                drawn = random_anchors(shard.size, lenders, count, generator)
                 found = drawn[shard.rank :: shard.world][others]
                 if advance is not None:
                     advance(len(others))

@@ -90,7 +90,7 @@ class RowMemory(Memory, Generic[R]):
             )
 
     def _begin(self, epoch: float) -> None:
-        """Start empty where a run stands."""
+        """Begin with an empty memory in the middle of a run."""
 
     def _adopt(self, state: MemoryState, then: Shard) -> None:
         """Take over what a state has besides the rows; ``then`` is the shard that saved it."""
