@@ -272,19 +272,19 @@ def test_row_numbers_count_the_header_and_blank_lines_of_a_csv(tmp_path: Path) -
         (
             "t.jsonl",
             b'{"text": "a", "label": 0}\n{"text": \n',
-            "line 2: must be valid JSON, got: Expecting value at",
+            "line 2: must be a JSON object, got '{\"text\":' (Expecting value",
         ),
-        ("t.jsonl", b'["a", 0]\n', 'line 1: must be a JSON object, got ["a", 0]'),
+        ("t.jsonl", b'["a", 0]\n', "line 1: must be a JSON object, got '[\"a\", 0]'; correct it"),
         (
             "t.csv",
             b"text,label\na,0\ncaf\xe9,1\n",
-            "line 3: must be UTF-8, got byte 0xe9; save the file as UTF-8",
+            "line 3: must be UTF-8, got the byte 0xe9; convert it first",
         ),
-        ("t.csv.gz", b"text,label\n", "must be a whole gzip file, got: Not a gzipped file"),
+        ("t.csv.gz", b"text,label\n", "cannot be unpacked: Not a gzipped file"),
         (
             "t.csv.gz",
             gzip.compress(b"text,label\na,0\n", mtime=0)[:-9],
-            "must be a whole gzip file, got: Compressed file ended",
+            "cannot be unpacked: Compressed file ended",
         ),
         ("t.parquet", b"text,label\n", "must be a parquet file, got: "),
         (
