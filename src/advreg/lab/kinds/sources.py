@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
+import lzma
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +29,50 @@ def data_folder(given: Path | None) -> Path | None:
     """
     named = os.environ.get(DATA_VARIABLE)
     return given if given is not None or not named else Path(named)
+
+
+def read_text(path: Path, flag: str = "") -> str:
+    """The text of a UTF-8 file, plain or as .gz or .xz, without a byte-order mark.
+
+    Args:
+        path: of the file.
+        flag: what it was given by, for an error if it is not there.
+    """
+    if not path.is_file():
+        file, got = f"{flag} {path}".lstrip(), "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{file}: must be a text file (also .gz or .xz), got {got}; check the path")
+    unpack = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix.lower(), bytes)
+    try:
+        content = unpack(path.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}; fetch the file again") from error
+    return decoded(content, path)
+
+
+def decoded(content: bytes, place: Path | str, first: int = 1) -> str:
+    """The text of UTF-8 bytes; an error names the place and the line, counted from ``first``."""
+    try:
+        return content.decode("utf-8-sig" if first == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + first
+        raise DataError(
+            f"{place}, line {line}: must be UTF-8, got the byte {content[error.start]:#04x}; "
+            "convert it first (iconv -t UTF-8)"
+        ) from error
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """The JSON object in a line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        value = error
+    if not isinstance(value, dict):
+        why = f" ({value})" if isinstance(value, Exception) else ""
+        raise DataError(
+            f"{place}: must be a JSON object, got {line.strip()[:40]!r}{why}; correct it"
+        )
+    return value
 
 
 def held_out_details(share: float, seed: int, rows: int | None, of: int) -> dict[str, Any]:

@@ -26,7 +26,6 @@ import csv
 import gzip
 import importlib
 import io
-import json
 import math
 import random
 import zlib
@@ -34,7 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from advreg.lab.kinds.classification.textdata import (
     Example,
@@ -42,7 +41,7 @@ from advreg.lab.kinds.classification.textdata import (
     check_examples,
     make_text_data,
 )
-from advreg.lab.kinds.sources import DataError
+from advreg.lab.kinds.sources import DataError, json_object, read_text
 
 LABEL_NAMES = ("label", "labels", "target", "class", "score", "y")
 PAIRED_NAMES = (
@@ -60,7 +59,6 @@ TEXT_NAMES = (
 )  # fmt: skip
 PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20
-_TABS: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 Label = str | int | float
@@ -81,15 +79,18 @@ class _Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, Any]], ...]
 
+    @property
+    def listed(self) -> str:
+        return ", ".join(map(repr, self.columns))
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """The used columns of a table; labels are still names or numbers, not yet class numbers."""
 
-    path: Path
-    rows: tuple[int, ...]
-    texts: tuple[tuple[str, str | None], ...]
-    labels: tuple[Label, ...]
+class _Row(NamedTuple):
+    """The used cells of a row; the label is still a name or a number, not yet a class number."""
+
+    number: int
+    text: str
+    pair: str | None
+    label: Label
 
 
 def load_tables(
@@ -111,19 +112,21 @@ def load_tables(
     """
     if not 0 < dev_fraction < 1:
         raise DataError(f"dev_fraction must be between 0 and 1, both excluded, got {dev_fraction}")
-    train = Path(train)
-    table = _read(train)
-    columns = _find_columns(table, text, pair, label)
-    parts = [_records(table, columns)]
-    if dev is not None:
-        parts.append(_records(_read(Path(dev)), columns))
+    tables = [_read(Path(path)) for path in (train, dev) if path is not None]
+    columns = _find_columns(tables[0], text, pair, label)
+    parts = [(table.path, _rows(table, columns)) for table in tables]
     labels = _class_names(parts)
-    splits = [_examples(records, labels) for records in parts]
-    if dev is None:
-        splits = _split(splits[0], labels, dev_fraction, seed, train)
-    dev_source = f"{train} (held out)" if dev is None else str(dev)
+    splits = [_examples(path, rows, labels) for path, rows in parts]
+    source = tables[0].path
+    if len(splits) == 1:
+        splits = _split(splits[0], labels, dev_fraction, seed, source)
     return make_text_data(
-        _stem(train), splits[0], splits[1], labels, train_source=str(train), dev_source=dev_source
+        source.name[: -len(_suffix(source))] or source.name,
+        splits[0],
+        splits[1],
+        labels,
+        train_source=str(source),
+        dev_source=f"{source} (held out)" if dev is None else str(dev),
     )
 
 
@@ -133,18 +136,21 @@ def check_columns(
     """Refuse a file that is not there and columns that it does not have, by the header of a csv or
     tsv file; columns of other files are checked when these are read.
     """
-    suffix = _file_suffix(path)
-    if suffix.startswith((".csv", ".tsv")):
-        opened = gzip.open if suffix.endswith(".gz") else open
-        dialect = _TABS if suffix.startswith(".tsv") else {}
-        try:
-            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-                header = next(csv.reader(file, **dialect), [])
-        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
-            return  # load_tables says what is wrong with the file
-        if header:
-            names = tuple(name.strip() for name in header)
-            _find_columns(_Table(path, names, ()), text, pair, label)
+    kind = _kind(path)
+    if kind not in ("csv", "tsv"):
+        return
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
+    except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
+        return  # load_tables says what is wrong with the file
+    if header:
+        names = tuple(name.strip() for name in header)
+        _find_columns(_Table(path, names, ()), text, pair, label)
+
+
+# ---- reading
 
 
 def _suffix(path: Path) -> str:
@@ -158,113 +164,68 @@ def _suffix(path: Path) -> str:
     )
 
 
-def _stem(path: Path) -> str:
-    return path.name[: -len(_suffix(path))] or path.name
-
-
-def _file_suffix(path: Path) -> str:
-    """The suffix of a table that exists."""
-    suffix = _suffix(path)
+def _kind(path: Path) -> str:
+    """The kind of a table that exists, by its suffix."""
+    kind = _suffix(path).split(".")[1]
     if not path.is_file():
-        raise DataError(
-            f"{path}: must be a file, got {'a folder' if path.is_dir() else 'nothing'}; check the "
-            "path"
-        )
-    return suffix
+        got = "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{path}: must be a file, got {got}; check the path")
+    return kind
 
 
 def _read(path: Path) -> _Table:
-    kind = _file_suffix(path).split(".")[1]
-    if kind == "parquet":
-        table = _read_parquet(path)
-    elif kind == "jsonl":
-        table = _read_jsonl(path, _decoded(path))
-    else:
-        table = _read_separated(path, _decoded(path), tabs=kind == "tsv")
+    kind = _kind(path)
+    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
+    table = read[kind](path)
     if not table.rows:
         raise DataError(f"{path}: must hold at least one row of data, got none")
     return table
 
 
-def _decoded(path: Path) -> str:
-    """The file's text, unzipped where its name says so, without a byte-order mark."""
-    try:
-        content = (
-            gzip.decompress(path.read_bytes())
-            if path.name.lower().endswith(".gz")
-            else path.read_bytes()
-        )
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: must be a whole gzip file, got: {error}; download or compress it again"
-        ) from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: must be UTF-8, got byte 0x{error.object[error.start]:02x}; "
-            f"save the file as UTF-8 (for instance with iconv)"
-        ) from error
+def _read_csv(path: Path) -> _Table:
+    return _separated(path, strict=True)
 
 
-def _read_separated(path: Path, content: str, *, tabs: bool) -> _Table:
-    """Read csv, with quotes, or tsv, where a quote is a character like any other (as GLUE writes
-    it).
-    """
-    source = io.StringIO(content, newline="")
-    reader = csv.reader(source, **_TABS) if tabs else csv.reader(source, strict=True)
-    records: list[tuple[int, list[str]]] = []
+def _read_tsv(path: Path) -> _Table:
+    """In tsv a quote is a character like any other, as GLUE writes it."""
+    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _separated(path: Path, **form: Any) -> _Table:
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
     try:
-        records.extend((number, record) for number, record in enumerate(reader, start=1) if record)
+        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
         ) from error
     if not records:
         return _Table(path, (), ())
-    header = tuple(name.strip() for name in records[0][1])
+    (first, names), *rows = records
+    header = tuple(name.strip() for name in names)
     repeated = [name for name, count in Counter(header).items() if count > 1]
     if repeated:
         raise DataError(
-            f"{path}, row {records[0][0]}: column names must differ, got {repeated[0]!r} more than "
-            "once"
+            f"{path}, row {first}: column names must differ, got {repeated[0]!r} more than once"
         )
-    return _Table(path, header, tuple(_cells(path, header, *record) for record in records[1:]))
+    for number, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}, row {number}: must have {len(header)} columns like the header, got "
+                f"{len(cells)}; check the separators and quotes of this row"
+            )
+    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
+    return _Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
 
 
-def _cells(
-    path: Path, header: Sequence[str], row: int, record: Sequence[str]
-) -> tuple[int, dict[str, Any]]:
-    if len(record) != len(header):
-        raise DataError(
-            f"{path}, row {row}: must have {len(header)} columns like the header, got "
-            f"{len(record)}; "
-            f"check the separators and quotes of this row"
-        )
-    return row, dict(zip(header, record, strict=True))
-
-
-def _read_jsonl(path: Path, content: str) -> _Table:
-    rows = []
+def _read_jsonl(path: Path) -> _Table:
     # not splitlines(): U+2028 and its like may stand inside a JSON string
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            rows.append((number, _json_object(path, number, line)))
-    return _Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), tuple(rows))
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: must be valid JSON, got: {error.msg} at column {error.colno}; "
-            f"write one JSON object to a line"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:40]}")
-    return value
+    rows = tuple(
+        (number, json_object(line, f"{path}, line {number}"))
+        for number, line in enumerate(read_text(path).split("\n"), start=1)
+        if line.strip()
+    )
+    return _Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
 
 
 def _read_parquet(path: Path) -> _Table:
@@ -284,21 +245,25 @@ def _read_parquet(path: Path) -> _Table:
     return _Table(path, tuple(names), tuple(enumerate(rows, start=1)))
 
 
+# ---- columns
+
+
 def _find_columns(table: _Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
     """The named columns, and guesses for the others."""
-    for flag, name in (("--text-column", text), ("--pair-column", pair), ("--label-column", label)):
-        if name is not None and name not in table.columns:
-            raise DataError(f"{table.path}: {flag} must be one of {_listed(table)}, got {name!r}")
-    named = [name for name in (text, pair, label) if name is not None]
-    if len(set(named)) < len(named):
-        raise DataError(
-            f"text, pair and label must be different columns, got {', '.join(map(repr, named))}"
-        )
-    free = {name.lower(): name for name in reversed(table.columns) if name not in named}
+    given = {"text": text, "pair": pair, "label": label}
+    named = {what: name for what, name in given.items() if name is not None}
+    for what, name in named.items():
+        if name not in table.columns:
+            raise DataError(
+                f"{table.path}: --{what}-column must be one of {table.listed}, got {name!r}"
+            )
+    if len(set(named.values())) < len(named):
+        shown = ", ".join(map(repr, named.values()))
+        raise DataError(f"text, pair and label must be different columns, got {shown}")
+    free = {name.lower(): name for name in reversed(table.columns) if name not in named.values()}
     if label is None:
-        label = next((free.pop(name) for name in LABEL_NAMES if name in free), None)
-    if label is None:
-        raise _no_guess(table, "label", LABEL_NAMES)
+        label = _guess(table, free, "label", LABEL_NAMES)
+        free = {low: name for low, name in free.items() if name != label}
     if text is None:
         text, pair = _guess_texts(table, free, pair)
     return _Columns(text, pair, label)
@@ -306,48 +271,49 @@ def _find_columns(table: _Table, text: str | None, pair: str | None, label: str 
 
 def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
     """The text column and, unless it is named, the column paired with it."""
+    partners = free if pair is None else {pair.lower(): pair}
     for first, second in PAIRED_NAMES:
-        partner = free.get(second) if pair is None else pair
-        if first in free and partner is not None and partner.lower() == second:
-            return free[first], partner
-    text = next((free[name] for name in TEXT_NAMES if name in free), None)
-    if text is not None:
-        return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
-    if len(table.columns) == 2 and len(free) == 1:
+        if first in free and second in partners:
+            return free[first], partners[second]
+    if len(table.columns) == 2 and len(free) == 1 and not free.keys() & set(TEXT_NAMES):
         return next(iter(free.values())), None
-    raise _no_guess(table, "text", TEXT_NAMES)
+    text = _guess(table, free, "text", TEXT_NAMES)
+    return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
 
 
-def _no_guess(table: _Table, what: str, names: Sequence[str]) -> DataError:
-    return DataError(
+def _guess(table: _Table, free: dict[str, str], what: str, names: Sequence[str]) -> str:
+    """The first of the names that is free."""
+    for name in names:
+        if name in free:
+            return free[name]
+    raise DataError(
         f"{table.path}: the {what} column must be named with --{what}-column or be called one of "
-        f"{', '.join(names)}, got the columns {_listed(table)}; is the first row the header?"
+        f"{', '.join(names)}, got the columns {table.listed}; is the first row the header?"
     )
 
 
-def _listed(table: _Table) -> str:
-    return ", ".join(map(repr, table.columns))
+# ---- cells
 
 
-def _records(table: _Table, columns: _Columns) -> _Records:
+def _rows(table: _Table, columns: _Columns) -> list[_Row]:
     """The table's used columns, each cell checked for its type."""
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in table.columns:
             raise DataError(
                 f"{table.path}: must have a column {name!r} like the training table, got "
-                f"{_listed(table)}"
+                f"{table.listed}"
             )
-    rows, texts, labels = [], [], []
+    rows = []
     for number, cells in table.rows:
         place = f"{table.path}, row {number}"
-        pair = None if columns.pair is None else _text(cells.get(columns.pair), columns.pair, place)
-        rows.append(number)
-        texts.append((_text(cells.get(columns.text), columns.text, place), pair))
-        labels.append(_label(cells.get(columns.label), columns.label, place))
-    return _Records(table.path, tuple(rows), tuple(texts), tuple(labels))
+        pair = None if columns.pair is None else _text(cells, columns.pair, place)
+        label = _label(cells, columns.label, place)
+        rows.append(_Row(number, _text(cells, columns.text, place), pair, label))
+    return rows
 
 
-def _text(value: object, column: str, place: str) -> str:
+def _text(cells: dict[str, Any], column: str, place: str) -> str:
+    value = cells.get(column)
     if value is None:
         raise DataError(
             f"{place}: {column} must not be empty, got nothing; fill it in or drop the row"
@@ -357,29 +323,27 @@ def _text(value: object, column: str, place: str) -> str:
     return value
 
 
-def _label(value: object, column: str, place: str) -> Label:
+def _label(cells: dict[str, Any], column: str, place: str) -> Label:
     """A name as a string; anything that reads as a number as an int where it is whole, else as a
     float.
     """
-    if value is None or (isinstance(value, str) and not value.strip()):
+    given = cells.get(column)
+    if given is None or (isinstance(given, str) and not given.strip()):
         raise DataError(
-            f"{place}: {column} must not be empty, got {value!r}; fill it in or drop the row"
+            f"{place}: {column} must not be empty, got {given!r}; fill it in or drop the row"
         )
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        value = _number(value)
-    if isinstance(value, str | int):
-        return value
-    if not isinstance(value, float):
+    if isinstance(given, bool):
+        return str(given).lower()
+    value = _number(given) if isinstance(given, str) else given
+    if not isinstance(value, str | int | float):
         raise DataError(
             f"{place}: {column} must be a name or a number, got {value!r}; is it the right column?"
         )
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise DataError(
             f"{place}: {column} must be a finite number, got {value}; fill it in or drop the row"
         )
-    return int(value) if value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _number(word: str) -> str | int | float:
@@ -395,35 +359,36 @@ def _number(word: str) -> str | int | float:
     return word
 
 
-def _class_names(parts: Sequence[_Records]) -> tuple[str, ...] | None:
+# ---- the task
+
+
+def _class_names(parts: Sequence[tuple[Path, Sequence[_Row]]]) -> tuple[str, ...] | None:
     """The class names in the order of their numbers, or None where the labels are scores."""
     first: dict[Label, str] = {}
-    for records in parts:
-        for row, label in zip(records.rows, records.labels, strict=True):
-            first.setdefault(label, f"{records.path}, row {row}")
+    for path, rows in parts:
+        for row in rows:
+            first.setdefault(row.label, f"{path}, row {row.number}")
     names = sorted(label for label in first if isinstance(label, str))
     numbers = sorted(label for label in first if not isinstance(label, str))
     if names and numbers:
         raise DataError(
             f"labels must be all names or all numbers, got {names[0]!r} ({first[names[0]]}) and "
-            f"{numbers[0]!r} "
-            f"({first[numbers[0]]}); spell the numbers out or correct the rows"
+            f"{numbers[0]!r} ({first[numbers[0]]}); spell the numbers out or correct the rows"
         )
-    if names:
-        return tuple(names)
-    if len(numbers) <= MAX_NUMBERED_CLASSES and all(isinstance(number, int) for number in numbers):
-        return tuple(map(str, numbers))
-    return None
+    are_classes = len(numbers) <= MAX_NUMBERED_CLASSES and all(
+        type(each) is int for each in numbers
+    )
+    return tuple(names or map(str, numbers)) if names or are_classes else None
 
 
-def _examples(records: _Records, labels: tuple[str, ...] | None) -> list[Example]:
-    """The records as examples; classes become numbers."""
+def _examples(path: Path, rows: Sequence[_Row], labels: tuple[str, ...] | None) -> list[Example]:
+    """The rows as examples; classes become numbers."""
     number = {name: index for index, name in enumerate(labels or ())}
     examples = [
-        Example(text, pair, float(label) if labels is None else number[str(label)])
-        for (text, pair), label in zip(records.texts, records.labels, strict=True)
+        Example(row.text, row.pair, float(row.label) if labels is None else number[str(row.label)])
+        for row in rows
     ]
-    check_examples(examples, labels, str(records.path), records.rows)
+    check_examples(examples, labels, str(path), [row.number for row in rows])
     return examples
 
 
