@@ -98,7 +98,10 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 def test_an_unknown_flag_is_refused_by_name(advreg: CommandServer, tmp_path: Path) -> None:
     done = advreg("train", "--radios", "1", cwd=tmp_path)
     assert done.code == 2
-    assert "No such option: --radios" in one_line(done.err)
+    told = one_line(done.err)
+    assert "No such option: --radios" in told
+    assert "--radius" in told
+    assert "--arch.radius" not in told
 
 
 def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_path: Path) -> None:
