@@ -23,8 +23,9 @@ _TEXT = """\
 ## What a step costs on a GPU
 
 `advreg bench` on an H200 without runs of the contests beside it, bf16: the median ratio within a round and its 95 %
-interval. The aims are {aims}; a median above its aim is bold, and
-an interval that the aim lies in decides nothing. A step of 32 × 64 or of transformer-iwslt waits for the host, whose
+interval. The aims are {aims}; a median
+above its aim is bold, and an interval that the aim lies in decides nothing. Records with fewer rounds than were asked
+for were stopped by their time limit. A step of 32 × 64 or of transformer-iwslt waits for the host, whose
 speed changes from round to round. At 256 × 128 the GPU is the limit, and the intervals are narrow.
 """
 
