@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from advreg.lab.runs.lock import locked
 from chaos import kill_runs
 from command_server import CommandServer, Done
 from ends import differences
@@ -139,6 +141,16 @@ def test_many_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(
     kills = kill_runs(advreg, tmp_path, 15, seed=4)
     assert [kill for kill in kills if not kill.survived] == []
     assert {kill.aimed_at for kill in kills} >= {"save", "refresh", "reuse"}
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_before_anything_is_loaded(
+    arch: Comparison,
+) -> None:
+    with locked(arch.home / "taken"):
+        for more in ((), ("--resume",)):
+            done = arch("taken", *more)
+            assert (done.code, "samples" in done.out) == (2, False)
+            assert f"process {os.getpid()} on " in done.err
 
 
 def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> None:

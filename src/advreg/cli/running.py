@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from advreg.lab.drawing import check_drawable
 from advreg.lab.report.labels import counted, duration
 from advreg.lab.report.render import Sheet, to_rich
 from advreg.lab.runs.bases import split
+from advreg.lab.runs.lock import locked
 from advreg.lab.search.pool import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
 
 INTERRUPTED = 130
@@ -78,10 +79,22 @@ def undertake(
         make: loads and checks it, and tells what a user should know.
         announce: the plan, given the number of workers.
         finish: tells the results; have all runs one?
-        folder: of the runs.
+        folder: of the runs; it is held against other launches.
         orders: how the runs are carried out.
         console: to print on.
     """
+    with nullcontext() if orders.dry_run else locked(folder):
+        return _undertaken(make, announce, finish, folder, orders, console)
+
+
+def _undertaken(
+    make: Callable[[Notices], U],
+    announce: Callable[[U, int], str],
+    finish: Callable[[], bool],
+    folder: Path,
+    orders: Orders,
+    console: Console,
+) -> int:
     from advreg.lab.kinds.training import quiet_libraries
 
     quiet_libraries()

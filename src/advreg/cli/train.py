@@ -18,7 +18,7 @@ from advreg.lab.kinds.registry import kind_of
 from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.report.card import card, write_card
 from advreg.lab.report.labels import bytes_text, counted
-from advreg.lab.runs.plans import choose_folder
+from advreg.lab.runs.plans import chosen_folder
 from advreg.lab.runs.run import Plan, run
 from advreg.lab.runs.settings import RunSettings
 from advreg.lab.runs.workloads import load_workload
@@ -28,7 +28,11 @@ from advreg.records.run import RunRecord
 
 def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
     """Every method with every seed, then the comparison."""
-    folder = choose_folder(settings, resume)
+    with chosen_folder(settings, resume) as folder:
+        _run_in(folder, settings, resume, console)
+
+
+def _run_in(folder: Path, settings: RunSettings, resume: bool, console: Console) -> None:
     workload, notices = load_workload(settings, folder), Notices(console)
     quiet_libraries()
     for text in workload.notes:

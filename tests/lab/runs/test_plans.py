@@ -7,7 +7,7 @@ import pytest
 
 from advreg.lab.runs.plans import (
     agree,
-    choose_folder,
+    chosen_folder,
     failures_recorded,
     finished,
     has_runs,
@@ -125,6 +125,11 @@ def settings(request: pytest.FixtureRequest) -> AnySettings:
 
 def usual(settings: AnySettings, number: str = "") -> Path:
     return Path("runs") / f"{settings.task}-{settings.model}{number}"
+
+
+def choose_folder(settings: AnySettings, resume: bool) -> Path:
+    with chosen_folder(settings, resume) as folder:
+        return folder
 
 
 def occupy(folder: Path) -> None:

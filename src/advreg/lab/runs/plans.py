@@ -6,12 +6,14 @@ import glob
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from advreg.hf.checkpoint.ranks import first_decides, is_first_process
 from advreg.lab.kinds.arguments import training_arguments
+from advreg.lab.runs.lock import LockedError, locked
 from advreg.lab.runs.settings import RunSettings, SettingsError, decisive
 from advreg.methods.base import decisive_options, registry, upgraded_options
 from advreg.records import run as records
@@ -147,31 +149,48 @@ def failures_recorded(
         raise
 
 
-def choose_folder(settings: RunSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/DATA-MODEL with a number where that
-    is taken.
+@contextmanager
+def chosen_folder(settings: RunSettings, resume: bool) -> Iterator[Path]:
+    """The folder of the runs, held against other launches: the one that was named, else
+    runs/DATA-MODEL with a number where that is taken.
     """
     # refused here, before any data is read; processes meet, as they will for training, so that one
     # can choose for all
     training_arguments(Path("runs"), settings.precision, settings.training)
-    return first_decides(lambda: writable(_chosen_folder(settings, resume)))
+    with ExitStack() as held:
+        yield first_decides(lambda: _held_folder(settings, resume, held))
 
 
-def _chosen_folder(settings: RunSettings, resume: bool) -> Path:
+def _held_folder(settings: RunSettings, resume: bool, held: ExitStack) -> Path:
     if settings.output is not None:
-        folder = Path(settings.output)
-        if has_runs(folder) and not resume:
-            raise SettingsError(
-                f"output '{folder}' holds runs already; add --resume to go on with them, or choose "
-                "another folder"
-            )
-        return folder
+        return _hold(Path(settings.output), resume, held)
     stem = f"{settings.title}-{Path(settings.model).name}"
     taken = _taken(Path("runs"), stem)
     newest = max(taken, default=0)
     if resume and taken:
-        return taken[newest]
-    return Path("runs") / (f"{stem}-{newest + 1}" if taken else stem)
+        return _hold(taken[newest], resume, held)
+    for number in count(newest + 1):
+        with suppress(_TakenError, LockedError):  # by a launch at the same time
+            folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+            return _hold(folder, False, held)
+    raise AssertionError("numbers do not end")
+
+
+class _TakenError(SettingsError):
+    """A folder holds runs already."""
+
+
+def _hold(folder: Path, resume: bool, held: ExitStack) -> Path:
+    """Lock a folder, which must be empty of runs unless they are resumed."""
+    with ExitStack() as attempt:
+        attempt.enter_context(locked(writable(folder)))
+        if has_runs(folder) and not resume:
+            raise _TakenError(
+                f"output '{folder}' holds runs already; add --resume to resume them, or choose "
+                "another folder"
+            )
+        held.push(attempt.pop_all())
+    return folder
 
 
 def _taken(parent: Path, stem: str) -> dict[int, Path]:

@@ -18,7 +18,7 @@ from advreg.lab.kinds.translation.parallel import ParallelData, read_lines
 from advreg.lab.kinds.translation.prepare import prepare_data, validation_text
 from advreg.lab.kinds.translation.subwords import SubwordError, Subwords, learn_subwords
 from advreg.lab.kinds.translation.translator import Translator
-from advreg.lab.runs.plans import choose_folder
+from advreg.lab.runs.plans import chosen_folder
 from advreg.lab.runs.run import Plan, run
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.runs.translation_settings import TranslationSettings
@@ -59,10 +59,10 @@ def carry_out(
         if step == stop:
             raise KeyboardInterrupt
 
-    folder = choose_folder(settings, resume)
-    plan = load_workload(settings, folder).plans(settings, folder, said.append)[0]
-    told = lambda *step: on_step(plan.name, *step)  # noqa: E731
-    return run(plan, told, said.append, resume), said
+    with chosen_folder(settings, resume) as folder:
+        plan = load_workload(settings, folder).plans(settings, folder, said.append)[0]
+        told = lambda *step: on_step(plan.name, *step)  # noqa: E731
+        return run(plan, told, said.append, resume), said
 
 
 def load_parallel(settings: TranslationSettings) -> ParallelData:
