@@ -24,7 +24,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     seen: list[tuple[TrainSettings, bool]] = []
     monkeypatch.setattr(
         "advreg.cli.train.run_all",
-        lambda settings, resume, console: seen.append((settings, resume)),
+        lambda settings, resume, console, spare: seen.append((settings, resume)),
     )
 
     def parse(*arguments: object) -> tuple[TrainSettings, bool]:

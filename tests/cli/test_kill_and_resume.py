@@ -143,6 +143,21 @@ def test_many_runs_killed_at_random_moments_end_as_if_they_had_never_stopped(
     assert {kill.aimed_at for kill in kills} >= {"save", "refresh", "reuse"}
 
 
+def test_a_full_disk_at_the_end_costs_nothing_that_resume_does_not_save(
+    advreg: CommandServer, model: Path, table: Path, tmp_path: Path
+) -> None:
+    both = Comparison(advreg, model, table, tmp_path, "standard", "r3f")
+    both.whole("whole")
+    done = both("full", fault={"kind": "last", "count": 1})
+    assert done.code == 3, done.err
+    assert "trained, but not saved there: standard-seed7, r3f-seed7" in done.out
+    assert "Traceback" not in done.err
+    done = both("full", "--resume")
+    assert done.code == 0, done.err
+    assert done.out.count("resumed from step 20") == 2
+    both.assert_same_end("whole", "full")
+
+
 def test_a_folder_in_which_another_process_trains_is_refused_before_anything_is_loaded(
     arch: Comparison,
 ) -> None:

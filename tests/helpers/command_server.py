@@ -218,13 +218,15 @@ def install(
     Args:
         kind: ``"step"``, inside the backward pass of a training step, gradients half made;
             ``"save"``, when half of a checkpoint's method file is written; ``"full"``, no signal:
-            in a save no file may be larger than 1 kB.
+            in a save no file may be larger than 1 kB; ``"last"``: the same while the final model is
+            saved.
         count: at which such occasion, from one.
         method: whose steps are counted.
         sign: the signal's name.
         times: how often it is sent.
     """
     import advreg.hf.checkpoint.saving as saving
+    import advreg.lab.kinds.training as training
     from advreg.hf.checkpoint.ranks import method_file
     from advreg.hf.components.steps import StepRunner
 
@@ -267,12 +269,18 @@ def install(
         with full_disk() if seen == count else nullcontext():
             whole_write(self, *rest)
 
-    writer = saving.CheckpointWriter
+    def save_model(*given: Any) -> Any:
+        with full_disk():
+            return whole_save_model(*given)
+
+    writer, whole_save_model = saving.CheckpointWriter, training.save_model
     whole_step, whole_save, whole_write = StepRunner.training_step, saving.save_method, writer.write
     if kind == "step":
         StepRunner.training_step = step  # type: ignore[method-assign]
     elif kind == "save":
         saving.save_method = save
+    elif kind == "last":
+        training.save_model = save_model  # type: ignore[attr-defined]
     else:
         writer.write = write  # type: ignore[method-assign]
 

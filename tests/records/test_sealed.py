@@ -326,7 +326,7 @@ def test_json_that_python_would_choke_on_or_let_pass_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("schema", "remedy"), [(3, "update advreg"), (0, "read it with the advreg that wrote it")]
+    ("schema", "remedy"), [(4, "update advreg"), (0, "read it with the advreg that wrote it")]
 )
 def test_a_record_of_another_schema_says_which_advreg_to_use(
     saved: Path, schema: int, remedy: str
@@ -334,7 +334,7 @@ def test_a_record_of_another_schema_says_which_advreg_to_use(
     # the other schema's fields are unknown here, and must not be what the message is about
     edit(saved, lambda payload: payload.update(schema=schema, colour="red"))
     with pytest.raises(
-        RecordError, match=rf"run\.json: schema must be 1 to 2, got {schema}; {remedy}"
+        RecordError, match=rf"run\.json: schema must be 1 to 3, got {schema}; {remedy}"
     ):
         load(saved)
 

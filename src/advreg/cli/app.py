@@ -174,6 +174,13 @@ def train(
             help="resume the runs in the output folder; with --output alone, with their settings",
         ),
     ] = False,
+    spare: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder for a model that the output folder does not take",
+            show_default="the temporary folder",
+        ),
+    ] = None,
     config: Config = None,
     set_: Assignments = None,
     allow_dirty: AllowDirty = False,
@@ -195,7 +202,7 @@ def train(
         say_preset(settings)
         from advreg.cli.train import run_all
 
-        run_all(settings, resume, console)
+        code = run_all(settings, resume, console, spare)
     except KeyboardInterrupt:
         hint = (
             "interrupted; finished steps are in the last checkpoint. Resume with the same command "
@@ -203,6 +210,7 @@ def train(
         )
         typer.echo(hint, err=True)
         raise typer.Exit(130) from None
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -12,7 +12,9 @@ from rich.table import Table
 
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.hf.checkpoint.ranks import is_first_process
+from advreg.hf.checkpoint.saving import failed_write
 from advreg.lab.kinds.architectures import PRESETS
+from advreg.lab.kinds.final_model import MODEL_FOLDER
 from advreg.lab.kinds.models import SCRATCH, SHORTHANDS
 from advreg.lab.kinds.registry import kind_of
 from advreg.lab.kinds.training import quiet_libraries
@@ -25,19 +27,33 @@ from advreg.lab.runs.workloads import load_workload
 from advreg.methods import registry
 from advreg.records.run import RunRecord
 
+UNSAVED = 3
+"""Exit code of a command that trained all runs, of which one could not be saved in its folder."""
 
-def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
-    """Every method with every seed, then the comparison."""
+
+def run_all(
+    settings: RunSettings, resume: bool, console: Console, spare: Path | None = None
+) -> int:
+    """Every method with every seed, then the comparison; the exit code.
+
+    Args:
+        settings: of the runs.
+        resume: resume the runs in the output folder.
+        console: to print on.
+        spare: a place for results that the output folder does not take.
+    """
     with chosen_folder(settings, resume) as folder:
-        _run_in(folder, settings, resume, console)
+        return _run_in(folder, settings, resume, console, spare)
 
 
-def _run_in(folder: Path, settings: RunSettings, resume: bool, console: Console) -> None:
+def _run_in(
+    folder: Path, settings: RunSettings, resume: bool, console: Console, spare: Path | None
+) -> int:
     workload, notices = load_workload(settings, folder), Notices(console)
     quiet_libraries()
     for text in workload.notes:
         notices(text)
-    plans = workload.plans(settings, folder, notices)
+    plans = workload.plans(settings, folder, notices, spare)
     notices(
         f"{workload.title}: {workload.summary}; model {Path(settings.model).name}; "
         f"{counted(len(plans), 'run')} of {counted(settings.epochs, 'epoch')}"
@@ -50,6 +66,10 @@ def _run_in(folder: Path, settings: RunSettings, resume: bool, console: Console)
         done = [_run_one(plan, progress, waiting[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
     notices(f"each run's record.json, items.json.gz and model: {folder}/METHOD-seedN")
+    unsaved = [record.name for record in done if record.outcome.unsaved is not None]
+    if unsaved:
+        notices(f"trained, but not saved there: {', '.join(unsaved)} (see above); use --resume")
+    return UNSAVED if unsaved else 0
 
 
 def _run_one(
@@ -61,7 +81,9 @@ def _run_one(
         progress.update(bar, completed=step, total=total, note=note(logs))
 
     record = run(plan, on_step, notices, resume)
-    leave_card(record, plan.folder / "model")
+    unwritten = failed_write(lambda: leave_card(record, plan.folder / MODEL_FOLDER))
+    if unwritten is not None:
+        notices(f"{plan.name}: no model card could be written ({unwritten})")
     steps = record.outcome.timing.get("steps") or 1
     table = kind_of(record.task).table(record)
     heading, score = next(iter(table.columns)), table.scores(record)[0]

@@ -76,7 +76,9 @@ class Outcome:
 
     ``error`` is the reason why the run failed; ``earlier_errors`` are the times and reasons of
     earlier failed attempts, oldest first. ``epoch_seconds`` is the duration of the steps of each
-    epoch, without evaluations and saves.
+    epoch, without evaluations and saves. ``model_files`` are the SHA-256 digests of the saved
+    model's files by name; records of schema 1 and 2 lack them. ``unsaved`` is the reason why the
+    model, or this record, could not be written to the run's folder.
     """
 
     status: Status = "running"
@@ -88,12 +90,19 @@ class Outcome:
     cache_bytes: int | None = None
     error: str | None = None
     earlier_errors: list[str] = field(default_factory=list)
+    model_files: dict[str, str] | None = None
+    unsaved: str | None = None
 
 
 def _name_the_kind(record: Payload) -> Payload:
     """Schema 1 had no ``kind``; ``epoch_seconds`` and ``earlier_errors`` joined it halfway."""
     outcome = {"epoch_seconds": None, "earlier_errors": []} | record["outcome"]
     return {"kind": "run"} | record | {"outcome": outcome}
+
+
+def _know_no_model_files(record: Payload) -> Payload:
+    """Schema 2 did not hold the digests of the model."""
+    return record | {"outcome": record["outcome"] | {"model_files": None, "unsaved": None}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +125,9 @@ class RunRecord:
         'finished'
     """
 
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_kind}
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_kind, 2: _know_no_model_files}
 
-    schema: int = 2
+    schema: int = 3
     kind: Literal["run"] = "run"
     name: str
     method: MethodInfo
@@ -177,6 +186,8 @@ class RunRecord:
         epoch_seconds: Sequence[float] | None = None,
         passes: Mapping[str, float | None] | None = None,
         cache_bytes: int | None = None,
+        model_files: Mapping[str, str] | None = None,
+        unsaved: str | None = None,
     ) -> RunRecord:
         """The record of the same run, finished now."""
         outcome = Outcome(
@@ -188,6 +199,8 @@ class RunRecord:
             passes=dict(passes or {}),
             cache_bytes=cache_bytes,
             earlier_errors=self.outcome.earlier_errors,
+            model_files=None if model_files is None else dict(model_files),
+            unsaved=unsaved,
         )
         return dataclasses.replace(self, outcome=outcome, finished=now())
 

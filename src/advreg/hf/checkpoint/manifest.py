@@ -61,20 +61,36 @@ def seal(folder: Path, run: str, since: int = 0) -> None:
     """Bring every file of a folder to the disk, and write the manifest of them; see
     :class:`Manifest`.
     """
-    sizes, digests = {}, {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != MANIFEST_FILE:
-            name = path.relative_to(folder).as_posix()
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-            sizes[name] = path.stat().st_size
-        elif path.is_dir():
-            sync_folder(path)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    digests = synced(folder)
+    sizes = {name: (folder / name).stat().st_size for name in digests}
     save_as(
         folder / MANIFEST_FILE,
         Manifest(run=run, sizes=sizes, digests=digests, since=since, at=time.time()),
     )
+
+
+def synced(folder: Path) -> dict[str, str]:
+    """Bring every file of a folder to the disk; their SHA-256 digests by path in the folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            found[path.relative_to(folder).as_posix()] = _digest(path, sync=True)
+        elif path.is_dir():
+            sync_folder(path)
+    sync_folder(folder)
+    return found
+
+
+def _digest(path: Path, sync: bool = False) -> str:
+    """The SHA-256 of a file; an error names the file."""
+    try:
+        with path.open("rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def publish(staged: Path, folder: Path) -> None:
@@ -125,18 +141,26 @@ def flaw(folder: Path, run: str | None = None) -> str | None:
 
 def _flaws(folder: Path, manifest: Manifest) -> Iterator[str]:
     for name, size in manifest.sizes.items():
-        path = folder / name
         if not stays_inside(name):
             yield f"{MANIFEST_FILE} names '{name}', which is not in the folder"
             continue
         try:
-            found = path.stat().st_size
-            if found != size:
-                yield f"{name} has {found} bytes instead of {size}"
-                continue
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != manifest.digests.get(name):
-                    yield f"{name} is not what was saved (its checksum differs)"
+            found = (folder / name).stat().st_size
+        except OSError as error:
+            yield f"{name} cannot be read ({error.strerror})"
+            continue
+        if found != size:
+            yield f"{name} has {found} bytes instead of {size}"
+        else:
+            yield from changed(folder, {name: manifest.digests.get(name)})
+
+
+def changed(folder: Path, digests: Mapping[str, str | None]) -> Iterator[str]:
+    """What is wrong with the files of a folder, given their SHA-256 digests by name."""
+    for name, digest in digests.items():
+        try:
+            if _digest(folder / name) != digest:
+                yield f"{name} is not what was saved (its checksum differs)"
         except OSError as error:
             yield f"{name} cannot be read ({error.strerror})"
 

@@ -164,10 +164,10 @@ class CheckpointWriter(Component):
         best = trainer.state.best_model_checkpoint
         run = Path(self._get_output_dir(trial))
         folder = run / f"checkpoint-{trainer.state.global_step}"
-        failure = _failure(lambda: self.write(model, trial))
+        failure = failed_write(lambda: self.write(model, trial))
         failed = self._count(failure is not None)
         if not failed:
-            failure = _failure(lambda: self._publish(run / STAGING / folder.name, folder))
+            failure = failed_write(lambda: self._publish(run / STAGING / folder.name, folder))
             failed = self._count(failure is not None)
         if failed:
             if trainer.args.should_save:
@@ -202,7 +202,7 @@ class CheckpointWriter(Component):
         if not self._staged:
             save()
             return
-        failure = _failure(save)
+        failure = failed_write(save)
         if self._count(failure is not None):
             raise failure or OSError("another process could not write the weights")
 
@@ -212,7 +212,7 @@ class CheckpointWriter(Component):
         Under DeepSpeed a failure ends the run: its processes wait for each other here.
         """
         trainer = self.trainer
-        failure = _failure(partial(self.own._save_optimizer_and_scheduler, output_dir))
+        failure = failed_write(partial(self.own._save_optimizer_and_scheduler, output_dir))
         if failure is None:
             process = trainer.args.process_index, trainer.args.world_size
             tally = self.tally.state()
@@ -290,7 +290,7 @@ def _whole(
     return checkpoint
 
 
-def _failure(action: Callable[[], None]) -> BaseException | None:
+def failed_write(action: Callable[[], object]) -> BaseException | None:
     """Why something could not be written, if it could not; other errors are raised."""
     try:
         action()

@@ -142,7 +142,13 @@ class Workload(ABC):
         """
         return replace(self, data=self.data.held_out(share, seed, rows), keep=None)
 
-    def plans(self, settings: Any, folder: Path, notice: Notice = lambda _: None) -> list[Plan]:
+    def plans(
+        self,
+        settings: Any,
+        folder: Path,
+        notice: Notice = lambda _: None,
+        spare: Path | None = None,
+    ) -> list[Plan]:
         """Every seed with every method. Seeds are in the outer loop, so that changes of the
         machine's load affect all methods alike.
 
@@ -150,7 +156,7 @@ class Workload(ABC):
         """
         settings.require(self.trained_on(settings, notice))
         return [
-            Plan(settings, self, method, seed, folder / f"{method}-seed{seed}")
+            Plan(settings, self, method, seed, folder / f"{method}-seed{seed}", spare)
             for seed in settings.seeds
             for method in settings.methods
         ]
@@ -172,4 +178,5 @@ class Workload(ABC):
         self, settings: Any, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice
     ) -> RunRecord:
         """Carry out a run, or resume it from its last checkpoint."""
-        return run(Plan(settings, self, method, seed, folder), on_step, notice, resume=True)
+        plan = Plan(settings, self, method, seed, folder, keeps_model=False)
+        return run(plan, on_step, notice, resume=True)

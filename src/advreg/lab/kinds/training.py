@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,17 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from advreg.core.progress import Progress
 from advreg.hf.attach import OnNonFinite
 from advreg.hf.checkpoint.ranks import first_decides, process_count
+from advreg.hf.checkpoint.saving import failed_write
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.final_model import SavedModel, save_model
 from advreg.lab.kinds.health import forget_peak, save_health
 from advreg.methods.base import Method, memory_bytes
+
+logger = logging.getLogger(__name__)
 
 OnStep = Callable[[int, int, Mapping[str, float]], None]
 Notice = Callable[[str], None]
@@ -89,8 +95,18 @@ class Job(ABC):
         """The trainer of the job, which has trained nothing yet."""
 
     @abstractmethod
-    def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
-        """Evaluate the trained model, and save it to ``folder / "model"``."""
+    def save(self, trainer: Any, folder: Path) -> None:
+        """Write the trained model to a folder; all processes call it, and the first one writes."""
+
+    @abstractmethod
+    def score(self, trainer: Any, model: Path | None, progress: Progress | None = None) -> Scores:
+        """Evaluate the trained model.
+
+        Args:
+            trainer: that has trained.
+            model: the folder that the model was saved to; none if it could not be saved.
+            progress: of the evaluation.
+        """
 
     @abstractmethod
     def token_texts(self, stream: str, ids: Sequence[int]) -> Sequence[str]:
@@ -133,6 +149,7 @@ class Result:
     passes: dict[str, float]
     memory_bytes: int
     resumed_from: int | None
+    saved: SavedModel
     skipped: int = 0
 
     @property
@@ -146,6 +163,7 @@ class Result:
         history: list[dict[str, Any]],
         scores: Scores,
         resumed_from: int | None,
+        saved: SavedModel,
     ) -> Result:
         """The result of a trainer that has finished."""
         return cls(
@@ -157,16 +175,20 @@ class Result:
             passes=trainer.passes.per_step(),
             memory_bytes=memory_bytes(trainer.method),
             resumed_from=resumed_from,
+            saved=saved,
             skipped=trainer.skipped,
         )
 
 
 @for_any_shape()
-def train(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
-    """Train, score and save the model.
+def train(
+    job: Job, on_step: OnStep | None = None, resume: bool = False, spares: Sequence[Path] = ()
+) -> Result:
+    """Train, save and score the model.
 
     With ``resume`` the run resumes from its last whole checkpoint, if there is one, and ends
-    exactly as if it had never stopped.
+    exactly as if it had never stopped. A model that cannot be saved in the run's folder goes to one
+    of ``spares``.
     """
     trainer = job.trainer()
     report_steps(trainer, on_step)
@@ -175,9 +197,13 @@ def train(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Resu
     forget_peak()
     with keep_logs(trainer, job.logged):
         trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
-        save_health(trainer, job.folder, job.token_texts)
-        scores = job.score(trainer, _as_step(trainer.state.global_step, on_step))
-    return Result.of(trainer, job.logged, scores, resumed_from)
+        saved = save_model(partial(job.save, trainer), job.folder, spares)
+        unwritten = failed_write(lambda: save_health(trainer, job.folder, job.token_texts))
+        if unwritten is not None:
+            logger.error("could not write the run's health (%s)", unwritten)
+        progress = _as_step(trainer.state.global_step, on_step)
+        scores = job.score(trainer, saved.folder, progress)
+    return Result.of(trainer, job.logged, scores, resumed_from, saved)
 
 
 def _as_step(last: int, on_step: OnStep | None) -> Progress | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from advreg.hf.checkpoint.ranks import first_decides, is_first_process
+from advreg.hf.checkpoint.saving import failed_write
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.runs.lock import LockedError, locked
 from advreg.lab.runs.settings import RunSettings, SettingsError, decisive
 from advreg.methods.base import decisive_options, registry, upgraded_options
 from advreg.records import run as records
 from advreg.records.sealed import write_text
+
+logger = logging.getLogger(__name__)
 
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
@@ -145,7 +149,10 @@ def failures_recorded(
         yield
     except Exception as error:
         if is_first_process():
-            record.fail(error, logged).save(folder / RECORD_FILE)
+            failed = record.fail(error, logged)
+            unwritten = failed_write(lambda: failed.save(folder / RECORD_FILE))
+            if unwritten is not None:
+                logger.error("could not record why the run failed (%s)", unwritten)
         raise
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,17 +58,19 @@ class ClassificationJob(Job):
         self.outputs.update(predictions=predicted(outputs, labels).tolist(), labels=labels.tolist())
         return self.metrics(outputs, labels)
 
-    def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
-        """Evaluate all sets and save the model."""
+    def save(self, trainer: Any, folder: Path) -> None:
+        trainer.save_model(str(folder), _internal_call=True)  # not yet to the hub
+
+    def score(self, trainer: Any, model: Path | None, progress: Progress | None = None) -> Scores:
+        """Evaluate all sets; where that was asked for, upload the model."""
         found: dict[str, Any] = {}
         items: dict[str, dict[str, list[Any]]] = {}
         for name, samples in {_DEV: self.dev, **self.evaluations}.items():
             prefix = "eval" if name == _DEV else f"eval_{name}"
             found |= trainer.evaluate(samples, metric_key_prefix=prefix)
             items[name] = dict(self.outputs)
-        if trainer.args.should_save:  # a kill while saving may have left a part of a model
-            shutil.rmtree(self.folder / "model", ignore_errors=True)
-        trainer.save_model(str(self.folder / "model"))
+        if trainer.args.push_to_hub:
+            trainer.push_to_hub(commit_message="Model save")
         metrics = {
             name.removeprefix("eval_"): value
             for name, value in found.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,27 +116,30 @@ class TranslationJob(Job):
         keep = self.average if self.weights == "average" else 1
         return Snapshots(self.folder / "weights", keep, higher_is_better=self.judge != "loss")
 
-    def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
-        """Export the chosen weights, and score the exported model on every set.
+    def save(self, trainer: Any, folder: Path) -> None:
+        """Export the model with the chosen weights."""
+        if first_decides(lambda: trainer.state.global_step not in self.snapshots().scores()):
+            trainer.evaluate()
+        first_decides(lambda: self.export(self._chosen_steps(), folder))
+
+    def score(self, trainer: Any, model: Path | None, progress: Progress | None = None) -> Scores:
+        """Score the exported model on every set.
 
         Of the validation set only the sentences of validations are translated.
         """
-        if first_decides(lambda: trainer.state.global_step not in self.snapshots().scores()):
-            trainer.evaluate()
-        return first_decides(lambda: self._judged(trainer.timer.per_step(), progress))
+        return first_decides(lambda: self._judged(trainer.timer.per_step(), model, progress))
 
-    def _judged(self, seconds: float, progress: Progress | None) -> Scores:
-        steps = self._chosen_steps()
-        self.export(steps)
+    def _judged(self, seconds: float, model: Path | None, progress: Progress | None) -> Scores:
+        exported = Translator.load(model) if model is not None else self.translator()
         judged = judge(
-            self.folder, self.sets, self.collator(), self.max_tokens, self.precision,
+            exported, self.folder, self.sets, self.collator(), self.max_tokens, self.precision,
             self.tokenised, progress,
         )  # fmt: skip
         main = next((name for name in self.sets if name != VALID), VALID)
         details = {
             "scored": main,
             "signatures": judged.scores[main].signatures,
-            "weights_of_steps": steps,
+            "weights_of_steps": self._chosen_steps(),
         }
         tokens = self.batches().target_tokens() * process_count()
         tokens *= self.fields["gradient_accumulation_steps"]  # of an update
@@ -155,12 +157,14 @@ class TranslationJob(Job):
             return [snapshots.best()]
         return snapshots.last(self.average if self.weights == "average" else 1)
 
-    def export(self, steps: Sequence[int]) -> None:
+    def export(self, steps: Sequence[int], folder: Path) -> None:
         """Write the model with the weights of a validation, or the average of several."""
-        folder = self.folder / "model"
-        shutil.rmtree(folder, ignore_errors=True)  # a kill while saving may have left a part of one
         set_weights(self.model, self.snapshots().load(steps))
-        Translator(self.model, self.subwords, self.search).save(folder)
+        self.translator().save(folder)
+
+    def translator(self) -> Translator:
+        """The model as it is now, with the search of the final scores."""
+        return Translator(self.model, self.subwords, self.search)
 
 
 class TranslationTrainer(TokenBudgetMixin, AdversarialTrainer):

@@ -61,6 +61,7 @@ class Judged:
 
 
 def judge(
+    translator: Translator,
     folder: Path,
     sets: Mapping[str, TestSet],
     collator: PairCollator,
@@ -72,6 +73,7 @@ def judge(
     """Score the exported model of a run on every set, and write its translations.
 
     Args:
+        translator: the exported model.
         folder: of the run.
         sets: by name.
         collator, max_tokens: of the batches that the loss is taken on.
@@ -79,7 +81,6 @@ def judge(
         tokenised: is the text tokenised?
         progress: counts translated sentences.
     """
-    translator = Translator.load(folder / "model")
     precision = "bf16" if precision == "bf16" else "fp32"
     advance = counting(progress, "translated", sum(len(each.text) for each in sets.values()))
     scores, losses = {}, {}
