@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from advreg.cli.probe import by_task, scores_table
 from advreg.lab.kinds.wordpieces import train_tokenizer
@@ -78,7 +79,7 @@ def test_a_single_head_has_no_deviation() -> None:
         for name, values in scores.items()
     ]
     cells = list(scores_table(results).columns[1].cells)
-    assert cells == ["[bold]49.8[/bold]", "41.0 ± 1.4"]
+    assert cells == [Text("49.8", "bold"), Text("41.0 ± 1.4")]
 
 
 def test_methods_stand_in_the_order_of_tables_and_their_encoders_together() -> None:

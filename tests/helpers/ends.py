@@ -73,4 +73,5 @@ def result(run: Path, steps: int) -> dict[str, Any]:
         "cache": outcome.cache_bytes,
         "status": outcome.status,
         "losses": losses,
+        "train_loss": [line["train_loss"] for line in outcome.history if "train_loss" in line],
     }

@@ -197,6 +197,18 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_if_asked(
     assert again.skipped == 1  # it is counted on
 
 
+@pytest.mark.parametrize("name", ["r3f", "standard"])
+def test_a_run_that_skips_every_update_stops_after_an_epoch(name: str, tmp_path: Path) -> None:
+    model = exact()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    trainer = tiny_trainer(
+        tmp_path, method_of(name), model, on_non_finite="skip", num_train_epochs=5
+    )
+    with pytest.raises(NonFiniteLossError, match=r"all 2 updates so far were skipped"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("name", ["arch", "smart", "freelb", "freeat", "r3f", "standard"])
 def test_a_loss_that_is_not_finite_is_skipped_if_asked_by_every_method(
     name: str, tmp_path: Path

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import re
 import sys
+import unicodedata
 
 USER_ERRORS = (OSError, ValueError, FloatingPointError)
 """Errors whose text is meant for users; most of advreg's own are such."""
@@ -13,6 +17,7 @@ def main() -> None:
     """Entry point: errors worded for users are printed without a traceback, unless ADVREG_DEBUG is
     set.
     """
+    _spell_what_cannot_be_shown()
     try:
         from advreg.cli.app import app, user_errors
     except KeyboardInterrupt:
@@ -25,6 +30,50 @@ def main() -> None:
         if not isinstance(error, user_errors()):
             raise
         _tell(error)
+
+
+_SPELT = {
+    "λ": "lambda",
+    "Λ": "Lambda",
+    "±": "+/-",
+    "×": "x",
+    "·": ".",
+    "–": "-",
+    "—": "-",
+    "→": "->",
+    "≤": "<=",
+    "‖": "||",
+}
+
+
+def _spell_what_cannot_be_shown() -> None:
+    """Let an output that cannot hold δ or λ show their names; no run ends because of its table."""
+    codecs.register_error("advreg.spell", _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="advreg.spell")
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_name, error.object[error.start : error.end])), error.end
+
+
+def _name(character: str) -> str:
+    """A character in ASCII: a Greek letter's name, a letter without its accent, or a question mark.
+
+    Example:
+        >>> _name("δ"), _name("é"), _name("→"), _name("語")
+        ('delta', 'e', '->', '?')
+    """
+    if character in _SPELT:
+        return _SPELT[character]
+    greek = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(character, ""))
+    if greek is not None:
+        return greek[2].lower() if greek[1] == "SMALL" else greek[2].capitalize()
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return plain or "?"
 
 
 def _tell(error: Exception) -> None:

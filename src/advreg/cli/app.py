@@ -57,7 +57,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"token_normalize_func": normalised},
 )
-console = Console(quiet=os.environ.get("RANK", "0") != "0")  # only the first process prints
+console = Console(  # names of folders and columns are text; only the first process prints
+    quiet=os.environ.get("RANK", "0") != "0", markup=False, emoji=False
+)
 
 
 def user_errors() -> tuple[type[BaseException], ...]:

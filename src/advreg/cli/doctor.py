@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from advreg.hf.doctor import Finding, examine
 from advreg.lab.kinds.models import load_any
@@ -34,13 +35,17 @@ def report(
     failed = [finding for finding in findings if not finding.passed]
     for finding in failed:
         console.print(
-            f"[red]✗[/red] {finding.stream}: {finding.check}: {finding.remedy}", highlight=False
+            _mark(False), f"{finding.stream}: {finding.check}: {finding.remedy}", highlight=False
         )
     if not failed:
         console.print(
-            "[green]✓[/green] the perturbation arrives; this model can be trained with every method"
+            _mark(True), "the perturbation arrives; this model can be trained with every method"
         )
     return 1 if failed else 0
+
+
+def _mark(passed: bool) -> Text:
+    return Text("✓", "green") if passed else Text("✗", "red")
 
 
 def _model_of(name: str) -> str:
@@ -53,7 +58,7 @@ def _table(findings: list[Finding], title: str) -> Table:
     table = Table("", "stream", "check", "seen", title=title)
     for finding in findings:
         table.add_row(
-            "[green]✓[/green]" if finding.passed else "[red]✗[/red]",
+            _mark(finding.passed),
             finding.stream,
             finding.check,
             finding.seen,

@@ -26,7 +26,7 @@ def print_methods(console: Console) -> None:
 def print_method(name: str, console: Console) -> None:
     """Explain a method, or a sum of methods."""
     options, parts = options_of_method(name), name.split("+")
-    console.print(f"[bold]{title_of(name)}[/bold]\n", highlight=False)
+    console.print(f"{title_of(name)}\n", style="bold", highlight=False)
     for part in parts:
         entry = entry_of(part)
         console.print(f"{entry.about['paper']}\n", highlight=False, markup=False)

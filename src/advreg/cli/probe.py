@@ -11,6 +11,7 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from advreg.cli.train import spread
 from advreg.hf.progress import progress_bar
@@ -104,11 +105,11 @@ def scores_table(results: list[ProbeResult]) -> Table:
     return table
 
 
-def _cell(values: list[float] | None, best: float) -> str:
+def _cell(values: list[float] | None, best: float) -> Text:
     if values is None:
-        return "–"
-    text = spread(values, decimals=1)
-    return f"[bold]{text}[/bold]" if statistics.fmean(values) == best else text
+        return Text("–")
+    is_best = statistics.fmean(values) == best
+    return Text(spread(values, decimals=1), "bold" if is_best else "")
 
 
 def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]:

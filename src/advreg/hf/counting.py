@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,32 @@ class PassCount:
     def per_step(self) -> dict[str, float]:
         steps = max(self.steps, 1)
         return {"forward": self.forward / steps, "backward": self.backward / steps}
+
+
+@dataclass
+class LossSum:
+    """The training loss of a run, as its log lines tell it: the mean over all updates.
+
+    Args:
+        total: sum of the loss over the updates counted so far; NaN if some are not known.
+        updates: their number.
+    """
+
+    total: float = 0.0
+    updates: int = 0
+
+    def logged(self, mean: float, updates: int) -> None:
+        """A log line gave the mean since the last one; ``updates`` are those of the run so far."""
+        self.total += mean * (updates - self.updates)
+        self.updates = updates
+
+    def with_rest(self, rest: float, updates: int) -> LossSum:
+        """This sum and what is not logged yet: ``rest`` is the loss added up since the last log."""
+        return LossSum(self.total + (rest if updates > self.updates else 0.0), updates)
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.updates, 1)
 
 
 class Timer:
@@ -95,26 +122,33 @@ class Tally:
         timer: seconds spent in updates.
         skipped: updates that were not made because they were not finite.
         planned: updates of the run as planned when it began.
+        loss: the training loss.
     """
 
     passes: PassCount = field(default_factory=PassCount)
     timer: Timer = field(default_factory=Timer)
     skipped: int = 0
     planned: int | None = None
+    loss: LossSum = field(default_factory=LossSum)
 
     def state(self) -> dict[str, Any]:
         """The numbers to save."""
         times = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates}
-        return asdict(self.passes) | times | {"skipped": self.skipped, "planned": self.planned}
+        loss = {"loss": self.loss.total, "loss_updates": self.loss.updates}
+        counts = {"skipped": self.skipped, "planned": self.planned}
+        return asdict(self.passes) | times | counts | loss
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Tally:
-        """A tally from what :meth:`state` gave; numbers that were not saved are zero."""
+        """A tally from what :meth:`state` gave; numbers that were not saved are zero, but a loss
+        is unknown.
+        """
         passes = PassCount(
             state.get("forward", 0), state.get("backward", 0), int(state.get("steps", 0))
         )
         timer = Timer(state.get("epoch_seconds", []), int(state.get("updates", 0)))
-        return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"))
+        loss = LossSum(state.get("loss", math.nan), int(state.get("loss_updates", 0)))
+        return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"), loss)
 
 
 class CountingTask:

@@ -76,6 +76,35 @@ def resumed(folder: Path, given: Any = True, **more: Any) -> Any:
     return trainer
 
 
+def test_another_number_of_threads_at_resume_is_said(
+    copy: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = torch.get_num_threads()
+    resumed(copy, str(copy / "checkpoint-3"))
+    assert "threads" not in caplog.text
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    resumed(copy, str(copy / "checkpoint-3"))
+    assert f"saved with {threads} threads and is resumed with {threads + 1}" in caplog.text
+    assert f"OMP_NUM_THREADS={threads}" in caplog.text
+
+
+@pytest.mark.parametrize("logged_every", [1, 3])
+def test_the_loss_of_a_resumed_run_is_the_mean_over_all_its_updates(
+    logged_every: int, tmp_path: Path
+) -> None:
+    usual = {"logging_steps": logged_every, "logging_strategy": "steps"}
+    whole = tiny_trainer(tmp_path, **usual)
+    whole.train()
+    loss = [
+        each.advreg.tally.loss.with_rest(float(each._tr_loss), each.state.global_step)
+        for each in (whole, resumed(tmp_path, str(tmp_path / "checkpoint-2"), **usual))
+    ]
+    assert loss[0].updates == loss[1].updates == 4
+    assert loss[1].mean == pytest.approx(loss[0].mean, rel=1e-6)
+    stock = whole.state.log_history[-1]["train_loss"]
+    assert loss[0].mean == pytest.approx(stock, rel=1e-6)
+
+
 # ---- sealed
 
 

@@ -10,7 +10,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -131,8 +131,22 @@ class CheckpointWriter(Component):
                 before,
                 args.world_size,
             )
+        self._warn_of_threads(saved.get("threads"))
         self.begins_empty = not saved
         self.attached.tally = Tally.restored(saved)
+
+    def _warn_of_threads(self, before: int | None) -> None:
+        """On a CPU, sums are rounded in another order with another number of threads."""
+        now, trainer = torch.get_num_threads(), self.trainer
+        on_cpu = trainer.args.device.type == "cpu"
+        if on_cpu and before not in (None, now) and trainer.is_world_process_zero():
+            logger.warning(
+                "the checkpoint was saved with %d threads and is resumed with %d: the run ends as "
+                "it would have, but not to the last bit; set OMP_NUM_THREADS=%d for that",
+                before,
+                now,
+                before,
+            )
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _worded(f"rng_state.pth in {checkpoint}"):
@@ -215,7 +229,9 @@ class CheckpointWriter(Component):
         failure = failed_write(partial(self.own._save_optimizer_and_scheduler, output_dir))
         if failure is None:
             process = trainer.args.process_index, trainer.args.world_size
-            tally = self.tally.state()
+            rest = float(getattr(trainer, "_tr_loss", 0.0))
+            loss = self.tally.loss.with_rest(rest, trainer.state.global_step)
+            tally = replace(self.tally, loss=loss).state() | {"threads": torch.get_num_threads()}
             save_method(self.method, Path(output_dir), tally, *process)
             return
         if trainer.is_deepspeed_enabled and trainer.args.world_size > 1:

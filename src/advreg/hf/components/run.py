@@ -205,8 +205,12 @@ class Events(Component):
             logger.warning("stopped after step %d, as asked", self.trainer.state.global_step)
             self.stop.leave()
 
+    def on_epoch_end(self, control: TrainerControl) -> None:
+        self.attached.updates.require_some()
+
     def on_train_end(self, control: TrainerControl) -> None:
         self.attached.updates.settle()
+        self.attached.updates.require_some()
 
 
 def warn_of_ignored_items(trainer: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.components.component import Component
-from advreg.hf.guards.nonfinite import NonFiniteGuard, is_finite
+from advreg.hf.guards.nonfinite import NonFiniteGuard, NonFiniteLossError, is_finite
 from advreg.methods.base import StepReport
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,16 @@ class UpdateCheck(Component):
         """Raise an error now if the last update was not finite."""
         if self.guard is not None:
             self.guard.settle()
+
+    def require_some(self) -> None:
+        """Refuse to continue a run that has skipped every update so far: it trains nothing."""
+        updates = self.trainer.state.global_step
+        if 0 < updates <= self.tally.skipped:
+            raise NonFiniteLossError(
+                f"all {updates} updates so far were skipped, because loss or gradient was not "
+                "finite in each; check the weights that the run began with, or lower the learning "
+                "rate"
+            )
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm of an update's gradient.
@@ -109,6 +119,7 @@ class Logs(Component):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the means since the last log to a training log, so that every tracker shows them."""
         if "loss" in logs:
+            self.tally.loss.logged(logs["loss"], self.trainer.state.global_step)
             means = [
                 torch.stack([value.float().cpu() for value in values]).mean()
                 for values in self._values.values()

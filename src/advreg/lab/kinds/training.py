@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,7 +204,20 @@ def train(
             logger.error("could not write the run's health (%s)", unwritten)
         progress = _as_step(trainer.state.global_step, on_step)
         scores = job.score(trainer, saved.folder, progress)
+    _correct_train_loss(trainer, job.logged)
     return Result.of(trainer, job.logged, scores, resumed_from, saved)
+
+
+def _correct_train_loss(trainer: AdversarialTrainer, logged: list[dict[str, Any]]) -> None:
+    """Let the last ``train_loss`` be the mean over the whole run: the Trainer's own begins anew at
+    every resume.
+    """
+    steps = trainer.state.global_step
+    rest = float(getattr(trainer, "_tr_loss", 0.0))
+    loss = trainer.advreg.tally.loss.with_rest(rest, steps).mean
+    last = next((line for line in reversed(logged) if "train_loss" in line), None)
+    if last is not None and math.isfinite(loss):
+        last["train_loss"] = loss
 
 
 def _as_step(last: int, on_step: OnStep | None) -> Progress | None:

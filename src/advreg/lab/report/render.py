@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from advreg.lab.report.compare import STANDARD, Cell, Results
 from advreg.lab.report.labels import (
@@ -246,13 +246,12 @@ def to_rich(sheet: Sheet) -> Table:
     """The table for a terminal, without its caption."""
     table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(sheet.header):
-        table.add_column(escape(name), justify="right" if number else "left")
+        table.add_column(Text(name), justify="right" if number else "left")
     for row, cells in enumerate(sheet.rows):
-        texts = [escape(cell) for cell in cells]
         table.add_row(
             *(
-                f"[bold]{t}[/bold]" if (row, column) in sheet.bold else t
-                for column, t in enumerate(texts)
+                Text(text, "bold" if (row, column) in sheet.bold else "")
+                for column, text in enumerate(cells)
             )
         )
     return table

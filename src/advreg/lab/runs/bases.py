@@ -209,13 +209,17 @@ def options_for(methods: Sequence[str], given: Given) -> dict[str, Options]:
 
 def saved_settings(folder: Path) -> Options:
     """All settings of the runs in a folder, as :meth:`RunSettings.saved` left them in their plans;
-    empty where there are none.
+    empty where there are none. What only the user may decide is left out, since the folder may be
+    another's: the resumed run asks for it by name.
     """
     for plan in sorted(folder.glob("*/plan.json")):
         try:
-            return dict(json.loads(plan.read_text(encoding="utf-8"))["settings"])
-        except (ValueError, KeyError, TypeError):
+            settings = dict(json.loads(plan.read_text(encoding="utf-8"))["settings"])
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # damaged plans are refused by name when their run is resumed
+        training = {k: v for k, v in dict(settings.get("training", {})).items() if not _sends(k, v)}
+        settings.pop("trust_remote_code", None)
+        return {**settings, "training": training}
     return {}
 
 
@@ -293,12 +297,29 @@ def _read_file(path: Path | None, tables: Sequence[str]) -> Options:
             raise SettingsError(
                 f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}"
             )
+    _require_flags(f"config file '{path}'", values)
+    return values
+
+
+def _require_flags(place: str, values: Given) -> None:
+    """Refuse what only the user may decide: a file may be another's."""
     if "trust_remote_code" in values:
         raise SettingsError(
-            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch "
-            "for code"
+            f"{place}: trust_remote_code must be given as a flag; a file cannot vouch for code"
         )
-    return values
+    for name, value in values.get("training", {}).items():
+        if _sends(name, value):
+            raise SettingsError(
+                f"{place}: {name} must be given as a flag, --set {name}={value}; a file cannot "
+                "send data out"
+            )
+
+
+def _sends(field: str, value: Any) -> bool:
+    """Whether a field of TrainingArguments sends data to a service outside."""
+    if field in ("push_to_hub", "report_to") or field.startswith(("hub_", "trackio_")):
+        return value not in (None, False, [], "none", "tensorboard")
+    return False
 
 
 def _flat(table: Given) -> Iterator[tuple[str, Any]]:
