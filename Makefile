@@ -52,8 +52,8 @@ $(FLOOR_STAMP): pyproject.toml constraints-floor.txt
 browser: setup ## open reports in Chromium (apt-get install chromium chromium-driver)
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
-chaos: setup ## kill runs at random moments and resume them; a long run (about a quarter of an hour)
-	$(BIN)/python tests/chaos.py
+chaos: setup ## kill and disturb runs at random moments and resume them; a long run (BUDGET=30m: a part)
+	$(BIN)/python tests/chaos.py $(if $(BUDGET),--budget $(BUDGET))
 
 peers: $(if $(filter $(BIN)/python,$(PEERS_PYTHON)),setup) ## run transformers' and TRL's own tests with our trainers (PEERS=folder with their checkouts)
 	PYTHONPATH=tests $(PEERS_PYTHON) -m peers "$(PEERS)" $(ARGS)

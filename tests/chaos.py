@@ -1,8 +1,11 @@
-"""Faults on purpose: runs killed at random moments and resumed, and a long run that must not grow.
+"""Faults on purpose: runs killed at random moments and resumed, two launches at once, a disk that
+fills, files that vanish, and a long run that must not grow.
 
-python tests/chaos.py                    50 kills and 20,000 steps; writes results/chaos.json,
-                                         results/soak.json and the page
-python tests/chaos.py --only kills       or soak; the page is made of the records there are
+python tests/chaos.py                    60 kills, 174 other faults and 20,000 steps; writes
+                                         results/chaos.json, faults.json, soak.json and the page
+python tests/chaos.py --budget 30m       stops after half an hour, says what it did not reach; the
+                                         next call at the same commit continues from there
+python tests/chaos.py --only kills       or faults, soak; the page is made of the records there are
 python tests/chaos.py --only page        docs/reliability.md alone
 python tests/chaos.py --only kills --ranks 2 --kills 24
                                          two processes a run; writes results/chaos-2.json
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import random
 import re
@@ -22,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,11 +42,13 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from command_server import CommandServer, Done  # noqa: E402
 from ends import differences  # noqa: E402
+from faults import NAMES as CASES  # noqa: E402
+from faults import PLANNED, Cases, Fault  # noqa: E402
 from little_tables import sentiment, tiny_folder, write_table  # noqa: E402
 
 RECORDS, PAGE = ROOT / "results", ROOT / "docs" / "reliability.md"
-CHAOS, SOAK = "chaos.json", "soak.json"
-KILLS, STEPS, SAVE_EVERY, BATCH = 50, 20, 3, 8
+CHAOS, FAULTS, SOAK = "chaos.json", "faults.json", "soak.json"
+KILLS, STEPS, SAVE_EVERY, BATCH = 60, 20, 3, 8
 TIERS = ("device", "host", "disk")
 
 # 40 samples in batches of 8: 5 steps to an epoch, of which every second one refreshes
@@ -52,7 +58,14 @@ ARGUMENTS: tuple[object, ...] = (
     "--set", "save_strategy=steps", "--set", f"save_steps={SAVE_EVERY}",
 )  # fmt: skip
 # phase that a kill is aimed at: how often, and how many such occasions there are in a run
-AIMS = {"start": (1, 1), "reuse": (3, 10), "refresh": (3, 10), "save": (5, 7), "evaluation": (1, 5)}
+AIMS = {
+    "start": (1, 1),
+    "reuse": (3, 10),
+    "refresh": (3, 10),
+    "save": (5, 7),
+    "evaluation": (1, 5),
+    "final": (3, 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +127,20 @@ class ChaosRecord:
     started: str
     finished: str
     schema: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultsRecord:
+    """The other faults; ``planned`` says how many of each case a whole record has."""
+
+    command: str
+    seed: int
+    planned: dict[str, int]
+    faults: list[Fault]
+    environment: dict[str, Any]
+    started: str
+    finished: str
+    schema: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,9 +259,74 @@ def kill_runs(
     seed: int,
     ranks: int = 1,
     watch: Callable[..., Any] = iter,
+    before: Sequence[Kill] = (),
 ) -> list[Kill]:
-    trials, draw = Trials(advreg, home, ranks), random.Random(seed)
-    return [trials.kill(draw, number) for number in watch(range(kills))]
+    """Kills, after those of an earlier call; each has its own random numbers."""
+    trials, done = Trials(advreg, home, ranks), list(before)
+    for number in watch(range(len(done), kills)):
+        done.append(trials.kill(random.Random(f"{seed}-{number}"), number))
+    return done
+
+
+# ---- other faults
+
+
+def try_faults(
+    advreg: CommandServer,
+    home: Path,
+    planned: Mapping[str, int],
+    seed: int,
+    watch: Callable[..., Any] = iter,
+    before: Sequence[Fault] = (),
+) -> list[Fault]:
+    """Trials of all cases in turn, after those of an earlier call."""
+    home.mkdir(exist_ok=True)
+    (home / "other").mkdir()
+    done, other = list(before), CommandServer(home / "other")
+    cases = Cases(Trials(advreg, home), other, STEPS)
+    known = {(fault.case, fault.number) for fault in done}
+    turns = [
+        (case, number)
+        for number in range(max(planned.values()))
+        for case, count in planned.items()
+        if number < count and (case, number) not in known
+    ]
+    for case, number in watch(turns):
+        done.append(cases(case, number, seed))
+    other.close()
+    return done
+
+
+def until(deadline: float, description: str) -> Callable[[Sequence[Any]], Iterator[Any]]:
+    """Watches a loop, which ends early at the deadline; says what it did not reach."""
+
+    def watched(steps: Sequence[Any]) -> Iterator[Any]:
+        for done, step in enumerate(track(steps, description=description)):
+            if time.monotonic() > deadline:
+                print(f"{description}: {len(steps) - done} of {len(steps)} not reached")
+                return
+            yield step
+
+    return watched
+
+
+def seconds_of(budget: str) -> float:
+    """
+    Example:
+        >>> seconds_of("30m"), seconds_of("2h"), seconds_of("90")
+        (1800.0, 7200.0, 90.0)
+    """
+    units = {"s": 1, "m": 60, "h": 3600}
+    return float(budget.rstrip("smh")) * units.get(budget[-1], 1)
+
+
+def continued(path: Path, cls: type[Any], environment: Mapping[str, Any], seed: int) -> Any:
+    """The record of an earlier call with the same code and seed; None if there is none."""
+    if not path.is_file():
+        return None
+    record = load_as(path, cls)
+    same = record.environment.get("git") == environment.get("git") and record.seed == seed
+    return record if same else None
 
 
 # ---- the soak
@@ -303,6 +395,8 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
 def page(folder: Path) -> str:
     """The part of the page that is made of the records."""
     texts = [chaos_text(load_as(path, ChaosRecord)) for path in chaos_files(folder)]
+    if (folder / FAULTS).is_file():
+        texts.append(faults_text(load_as(folder / FAULTS, FaultsRecord)))
     parts = [*texts, soak_text(load_as(folder / SOAK, SoakRecord))]
     return "\n\n".join(text for part in parts for text in part)
 
@@ -346,6 +440,27 @@ def chaos_text(record: ChaosRecord) -> list[str]:
         f"{statistics.mean(lost):.1f} finished steps on average and {max(lost)} at most, with a "
         "checkpoint every "
         f"{SAVE_EVERY} steps." + (f" {company_text(record)}" if record.ranks > 1 else ""),
+    ]
+
+
+def faults_text(record: FaultsRecord) -> list[str]:
+    kinds = ("lost", "mixed", "wrong", "traceback")
+    rows = [
+        f"| fault | tried | planned | {' | '.join(kinds)} |",
+        f"|---|---|---|{'---|' * len(kinds)}",
+    ]
+    for case, planned in record.planned.items():
+        mine = [fault for fault in record.faults if fault.case == case]
+        counts = [
+            sum(any(flaw.startswith(kind) for flaw in fault.flaws) for fault in mine)
+            for kind in kinds
+        ]
+        cells = [CASES[case], str(len(mine)), str(planned), *map(str, counts)]
+        rows.append(f"| {' | '.join(cells)} |")
+    return [
+        f"Other faults: `{record.command}` (seed {record.seed}), {where(record.environment)}; "
+        f"every one is in [results/{FAULTS}](../results/{FAULTS}).",
+        "\n".join(rows),
     ]
 
 
@@ -393,6 +508,7 @@ NAMES = {
     "reuse": "a step that reuses it",
     "save": "a save",
     "evaluation": "an evaluation",
+    "final": "the save of the final model",
     "between": "the loop, between these",
 }
 BEGIN, END = "<!-- from results/chaos*.json and soak.json: make chaos -->", "<!-- end -->"
@@ -409,7 +525,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=["kills", "soak", "page"])
+    parser.add_argument("--only", choices=["kills", "faults", "soak", "page"])
+    parser.add_argument("--budget", type=seconds_of, default=math.inf, help="time: 30m, 2h, 90s")
+    parser.add_argument("--trials", type=int, help="of each other fault; none: as planned")
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--soak-steps", type=int, default=20_000)
     parser.add_argument(
@@ -429,26 +547,59 @@ def main(arguments: Sequence[str]) -> int:
         "environment": environment,
         "started": now(),
     }
-    kills: list[Kill] = []
+    kills, faults = list[Kill](), list[Fault]()
+    deadline = time.monotonic() + given.budget
     with tempfile.TemporaryDirectory(prefix="advreg-chaos-") as name:
         home = Path(name)
         if given.only in (None, "kills"):
             server = CommandServer(home)
-            killing = lambda numbers: track(numbers, description="killing")  # noqa: E731
-            kills = kill_runs(server, home, given.kills, given.seed, given.ranks, killing)
+            path = given.out / chaos_file(given.ranks)
+            before = continued(path, ChaosRecord, environment, given.seed)
+            kills = kill_runs(
+                server,
+                home,
+                given.kills,
+                given.seed,
+                given.ranks,
+                until(deadline, "kills"),
+                before.kills if before else (),
+            )
             server.close()
             done = ChaosRecord(
                 **shared, seed=given.seed, ranks=given.ranks, kills=kills, finished=now()
             )
-            save_as(given.out / chaos_file(given.ranks), done)
-        if given.only in (None, "soak"):
+            save_as(path, done)
+        if given.only in (None, "faults"):
+            server = CommandServer(home)
+            planned = {case: given.trials or count for case, count in PLANNED.items()}
+            earlier = continued(given.out / FAULTS, FaultsRecord, environment, given.seed)
+            faults = try_faults(
+                server,
+                home / "faults",
+                planned,
+                given.seed,
+                until(deadline, "other faults"),
+                earlier.faults if earlier else (),
+            )
+            server.close()
+            tried = FaultsRecord(
+                **shared, seed=given.seed, planned=planned, faults=faults, finished=now()
+            )
+            save_as(given.out / FAULTS, tried)
+        if given.only in (None, "soak") and time.monotonic() > deadline:
+            print("the long run: not reached")
+        elif given.only in (None, "soak"):
             soaking = lambda numbers: track(numbers, description="soaking")  # noqa: E731
             found = soak(home / "soak", given.soak_steps, given.moves, soaking)
             save_as(given.out / SOAK, SoakRecord(**shared, soak=found, finished=now()))
     if given.out == RECORDS:
         PAGE.write_text(with_page(PAGE.read_text(encoding="utf-8"), RECORDS), encoding="utf-8")
-    print(page(given.out))
-    return int(any(not kill.survived for kill in kills))
+    if (given.out / SOAK).is_file():
+        print(page(given.out))
+    for fault in faults:
+        if fault.flaws:
+            print(fault)
+    return int(any(not kill.survived for kill in kills) or any(fault.flaws for fault in faults))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from advreg.cli import _name
+from advreg.cli import _name, _of_another_process
 from command_server import CommandServer
 
 
@@ -43,3 +43,24 @@ def test_an_ascii_output_shows_names_of_greek_letters(arguments: tuple[str, ...]
 )
 def test_a_character_is_spelt_in_ascii(character: str, shown: str) -> None:
     assert _name(character) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "DataLoader worker (pid(s) 12) exited unexpectedly",
+            "a process that loads data died, so this one ends (DataLoader worker",
+        ),
+        (
+            "[../gloo/pair.cc:525] Connection closed by peer [127.0.0.1]:2\n and more",
+            "another process of this training died, so this one ends ([../gloo/pair.cc:525]",
+        ),
+    ],
+)
+def test_the_death_of_another_process_is_one_sentence(text: str, told: str) -> None:
+    found = str(_of_another_process(RuntimeError(text)))
+    assert found.startswith(told)
+    assert "\n" not in found
+    assert _of_another_process(RuntimeError("a bug")) is None
+    assert _of_another_process(ValueError(text)) is None

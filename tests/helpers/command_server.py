@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -219,7 +220,7 @@ def install(
         kind: ``"step"``, inside the backward pass of a training step, gradients half made;
             ``"save"``, when half of a checkpoint's method file is written; ``"full"``, no signal:
             in a save no file may be larger than 1 kB; ``"last"``: the same while the final model is
-            saved.
+            saved; ``"limit"``: no file may ever be larger than ``count`` bytes.
         count: at which such occasion, from one.
         method: whose steps are counted.
         sign: the signal's name.
@@ -279,13 +280,16 @@ def install(
         StepRunner.training_step = step  # type: ignore[method-assign]
     elif kind == "save":
         saving.save_method = save
+    elif kind == "limit":
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (count, most))
     elif kind == "last":
         training.save_model = save_model  # type: ignore[attr-defined]
     else:
         writer.write = write  # type: ignore[method-assign]
 
 
-PHASES = ("start", "reuse", "refresh", "save", "evaluation")
+PHASES = ("start", "reuse", "refresh", "save", "evaluation", "final")
 
 
 def install_moment(phase: str | None, count: int, delay: float, note: str) -> None:
@@ -293,11 +297,12 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
 
     Args:
         phase: one of PHASES: the start, a step that reuses or refreshes the cache, a save, an
-            evaluation. None: do not kill, but note how long each phase takes.
+            evaluation, the save of the final model. None: do not kill, but note how long each phase takes.
         count: at which such occasion, from one.
         delay: seconds from there.
         note: a file that gets what the process was at when it was killed, or the phases' times.
     """
+    import advreg.lab.kinds.training as training
     from advreg.hf.checkpoint.saving import CheckpointWriter
     from advreg.hf.components.run import TrainingRun
     from advreg.hf.components.steps import StepRunner
@@ -330,7 +335,7 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
                 file.write(f"{what} {seconds}\n")
 
     step, save = StepRunner.training_step, CheckpointWriter._save_checkpoint
-    evaluate = TrainingRun.evaluate
+    evaluate, save_model = TrainingRun.evaluate, training.save_model
 
     def noted_step(self: Any, *given: Any) -> Any:
         if at["step"] == 0:
@@ -347,6 +352,10 @@ def install_moment(phase: str | None, count: int, delay: float, note: str) -> No
     def noted_evaluation(self: Any, *a: Any, **k: Any) -> Any:
         return within("evaluation", lambda: evaluate(self, *a, **k))
 
+    def noted_final_save(*given: Any) -> Any:
+        return within("final", lambda: save_model(*given))
+
+    training.save_model = noted_final_save  # type: ignore[attr-defined]
     StepRunner.training_step = noted_step  # type: ignore[method-assign]
     CheckpointWriter._save_checkpoint = noted_save  # type: ignore[method-assign]
     TrainingRun.evaluate = noted_evaluation  # type: ignore[method-assign]

@@ -27,9 +27,10 @@ def main() -> None:
     except USER_ERRORS as error:
         _tell(error)
     except Exception as error:  # only then, for user_errors() imports torch
-        if not isinstance(error, user_errors()):
+        worded = _of_another_process(error)
+        if worded is None and not isinstance(error, user_errors()):
             raise
-        _tell(error)
+        _tell(worded or error)
 
 
 _SPELT = {
@@ -74,6 +75,22 @@ def _name(character: str) -> str:
         return greek[2].lower() if greek[1] == "SMALL" else greek[2].capitalize()
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return plain or "?"
+
+
+_DEATHS = {
+    r"DataLoader worker .*(killed|exited)": "a process that loads data died",
+    r"(?i)connection (closed|reset)|gloo|nccl": "another process of this training died",
+}
+
+
+def _of_another_process(error: Exception) -> Exception | None:
+    """An error that tells of another process's death, in one sentence; none for other errors."""
+    text = str(error).partition("\n")[0]
+    for sign, what in _DEATHS.items():
+        if isinstance(error, RuntimeError) and re.search(sign, text):
+            remedy = "see its own error, free memory if the system killed it, then add --resume"
+            return RuntimeError(f"{what}, so this one ends ({text}); {remedy}")
+    return None
 
 
 def _tell(error: Exception) -> None:

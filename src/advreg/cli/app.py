@@ -64,12 +64,13 @@ console = Console(  # names of folders and columns are text; only the first proc
 
 def user_errors() -> tuple[type[BaseException], ...]:
     """Errors whose text is meant for users; anything else is a bug and keeps its traceback."""
+    from safetensors import SafetensorError
     from torch import OutOfMemoryError
 
     from advreg.cli import USER_ERRORS
     from advreg.hf.view.injection import InjectionError
 
-    return (*USER_ERRORS, InjectionError, OutOfMemoryError)
+    return (*USER_ERRORS, InjectionError, OutOfMemoryError, SafetensorError)
 
 
 def print_version(wanted: bool) -> None:

@@ -67,3 +67,10 @@ def test_what_only_the_user_may_decide_is_not_taken_from_a_plan(tmp_path: Path) 
     }
     plan.write_text("[" * 100_000)
     assert saved_settings(tmp_path) == {}
+
+
+def test_a_config_file_nested_too_deeply_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(f"x = {'[' * 100_000}")
+    with pytest.raises(SettingsError, match=r"config file '.*deep.toml' cannot be read"):
+        read(path, {}, {})

@@ -222,6 +222,6 @@ def _state_fault(path: Path) -> str | None:
         json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"it holds no {path.name}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"{path.name} cannot be read ({error})"
     return None

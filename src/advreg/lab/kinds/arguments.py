@@ -66,7 +66,7 @@ def training_arguments(
         )
     try:
         return TrainingArguments(output_dir=str(folder), **{**_PRECISIONS[precision], **fields})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise ValueError(f"TrainingArguments refuses {dict(fields)}: {error}") from error
 
 

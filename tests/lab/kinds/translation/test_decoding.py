@@ -200,7 +200,8 @@ def test_a_translation_is_no_longer_than_its_limit_or_the_positions() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"beam": 0}, "beam must be 1 or more, got 0"),
+        ({"beam": 0}, "beam must be 1 to 1000, got 0"),
+        ({"beam": 10**9}, "beam must be 1 to 1000, got 1000000000"),
         ({"length_penalty": float("nan")}, "length_penalty must be a finite number, got nan"),
         ({"extra": 0}, r"the length limit must be positive, got 2\.0 × source length \+ 0"),
     ],

@@ -23,6 +23,7 @@ from advreg.lab.kinds.translation.batching import round_up
 
 # sources whose lengths round up to one multiple of it share a limit, and only they share a batch
 _CLASS = 8
+_LARGEST_BEAM = 1_000
 _TOKENS = {"cuda": 131_072, "cpu": 8_192}
 
 Source = tuple[int, ...]
@@ -49,8 +50,8 @@ class Decoding:
     extra: int = 10
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ValueError(f"beam must be 1 or more, got {self.beam}")
+        if not 1 <= self.beam <= _LARGEST_BEAM:
+            raise ValueError(f"beam must be 1 to {_LARGEST_BEAM}, got {self.beam}")
         if not np.isfinite(self.length_penalty):
             raise ValueError(f"length_penalty must be a finite number, got {self.length_penalty}")
         if self.ratio < 0 or self.extra < 1:
