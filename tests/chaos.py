@@ -278,8 +278,11 @@ def try_faults(
     seed: int,
     watch: Callable[..., Any] = iter,
     before: Sequence[Fault] = (),
+    keep: Callable[[list[Fault]], None] = lambda faults: None,
 ) -> list[Fault]:
-    """Trials of all cases in turn, after those of an earlier call."""
+    """Trials of all cases in turn, after those of an earlier call; ``keep`` takes them all after
+    each.
+    """
     home.mkdir(exist_ok=True)
     (home / "other").mkdir()
     done, other = list(before), CommandServer(home / "other")
@@ -293,6 +296,7 @@ def try_faults(
     ]
     for case, number in watch(turns):
         done.append(cases(case, number, seed))
+        keep(done)
     other.close()
     return done
 
@@ -573,6 +577,13 @@ def main(arguments: Sequence[str]) -> int:
             server = CommandServer(home)
             planned = {case: given.trials or count for case, count in PLANNED.items()}
             earlier = continued(given.out / FAULTS, FaultsRecord, environment, given.seed)
+
+            def keep(faults: list[Fault]) -> None:
+                tried = FaultsRecord(
+                    **shared, seed=given.seed, planned=planned, faults=faults, finished=now()
+                )
+                save_as(given.out / FAULTS, tried)
+
             faults = try_faults(
                 server,
                 home / "faults",
@@ -580,12 +591,9 @@ def main(arguments: Sequence[str]) -> int:
                 given.seed,
                 until(deadline, "other faults"),
                 earlier.faults if earlier else (),
+                keep,
             )
             server.close()
-            tried = FaultsRecord(
-                **shared, seed=given.seed, planned=planned, faults=faults, finished=now()
-            )
-            save_as(given.out / FAULTS, tried)
         if given.only in (None, "soak") and time.monotonic() > deadline:
             print("the long run: not reached")
         elif given.only in (None, "soak"):

@@ -165,7 +165,7 @@ class Cases:
             if second.code != 0:
                 flaws.append(f"lost: {second.err[-200:]}")
             else:
-                flaws += self._against_whole(f"{output}/runs")
+                flaws += self._wrong_result(self.trials.folder(f"{output}/runs"))
         shutil.rmtree(spare)
         return {"size": size, "tmpfs": is_mounted}, [first, second], flaws
 
