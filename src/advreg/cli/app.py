@@ -214,9 +214,9 @@ def compare(
     was stopped.
     """
     from advreg.cli.compare import run_comparison, show_comparison
-    from advreg.cli.running import Orders
+    from advreg.cli.running import RunOptions
 
-    orders = Orders(jobs, picture, dry_run)
+    orders = RunOptions(jobs, picture, dry_run)
     if table is not None:
         show_comparison(table, picture, console)
         return
@@ -293,11 +293,11 @@ def study(
     Every point is trained with every seed, beside SMART and Standard; what several studies need is
     trained once. The same command goes on with a study that was stopped.
     """
-    from advreg.cli.running import Orders
+    from advreg.cli.running import RunOptions
     from advreg.cli.study import run_study, show_study
     from advreg.lab.search import study_settings
 
-    orders = Orders(jobs, picture, dry_run)
+    orders = RunOptions(jobs, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(

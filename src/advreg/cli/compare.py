@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.report.compare import read, results
 from advreg.lab.report.curves import draw_norms
 from advreg.lab.report.labels import counted, task_name
 from advreg.lab.report.render import chosen, notes, sheets, to_csv, to_markdown
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
-from advreg.lab.search.pool import Left
+from advreg.lab.search.pool import Remaining
 
 
-def run_comparison(settings: CompareSettings, orders: Orders, console: Console) -> int:
+def run_comparison(settings: CompareSettings, orders: RunOptions, console: Console) -> int:
     """Do all that is left to do, then print and write the tables; the exit code."""
     from advreg.lab.search.compare import Comparison
 
@@ -56,7 +56,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
 
 
 def _announcement(
-    settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]
+    settings: CompareSettings, left: Remaining, size: int, plan: Mapping[str, Remaining]
 ) -> str:
     """What is to be done, and a line for each part of the plan."""
     base = settings.any_base

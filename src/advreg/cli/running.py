@@ -18,7 +18,15 @@ from advreg.lab.drawing import check_drawable
 from advreg.lab.report.labels import counted, duration
 from advreg.lab.report.render import Sheet, to_rich
 from advreg.lab.runs.bases import split
-from advreg.lab.search.pool import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
+from advreg.lab.search.pool import (
+    SECONDS_TO_SAVE,
+    Job,
+    JobResult,
+    Remaining,
+    Runner,
+    Watcher,
+    usual_size,
+)
 
 INTERRUPTED = 130
 MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
@@ -30,23 +38,25 @@ _STOPPING = (
     "Ctrl-C once more leaves at once"
 )
 
+_REPEATED = "; it is repeated alone, when the other runs have ended"
 
-class Undertaking(Protocol):
+
+class RunSet(Protocol):
     """Runs in a folder of which some may be made already: a comparison, a study."""
 
     @property
-    def left(self) -> Left:
+    def left(self) -> Remaining:
         """Runs that are still to be made."""
 
     def run(self, runner: Runner, watcher: Watcher) -> Any:
         """Make them; KeyboardInterrupt when the user stops them."""
 
 
-U = TypeVar("U", bound=Undertaking)
+U = TypeVar("U", bound=RunSet)
 
 
 @dataclass(frozen=True)
-class Orders:
+class RunOptions:
     """How it is to be carried out.
 
     Args:
@@ -69,7 +79,7 @@ def undertake(
     announce: Callable[[U, int], str],
     finish: Callable[[], bool],
     folder: Path,
-    orders: Orders,
+    orders: RunOptions,
     console: Console,
 ) -> int:
     """Do all that is left to do, and tell what came of it; the exit code.
@@ -150,7 +160,9 @@ class Tally:
         now: the time, in seconds.
     """
 
-    def __init__(self, left: Callable[[], Left], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, left: Callable[[], Remaining], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
         self._jobs: dict[str, Job] = {}  # that stepped, those that are over among them
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
@@ -166,6 +178,10 @@ class Tally:
     def finished(self, job: Job) -> None:
         self._shares.pop(job.name, None)
         self.done += 1
+
+    def postponed(self, job: Job) -> None:
+        self._shares.pop(job.name, None)
+        self._found.pop(job.name, None)
 
     @property
     def completed(self) -> float:
@@ -194,7 +210,7 @@ class _Live:
     terminal.
     """
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Remaining]) -> None:
         self.tally, self.say = Tally(left), say
         self.bars: dict[str, TaskID] = {}
         self.progress = bars(console, transient=True, speed_estimate_period=600)
@@ -222,11 +238,16 @@ class _Live:
     def stopping(self) -> None:
         self.say(_STOPPING)
 
-    def ended(self, ended: Ended) -> None:
-        self.progress.remove_task(self.bars.pop(ended.job.name))
-        self.tally.finished(ended.job)
-        self.say(_last_line(ended))
+    def ended(self, result: JobResult) -> None:
+        self.progress.remove_task(self.bars.pop(result.job.name))
+        self.tally.finished(result.job)
+        self.say(_last_line(result))
         self._update()
+
+    def postponed(self, result: JobResult) -> None:
+        self.progress.remove_task(self.bars.pop(result.job.name))
+        self.tally.postponed(result.job)
+        self.say(f"{_last_line(result)}{_REPEATED}")
 
     def _update(self) -> None:
         self.progress.update(
@@ -237,7 +258,7 @@ class _Live:
 class _Lines:
     """Plain lines, for files and pipes."""
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Remaining]) -> None:
         self.console, self.tally, self.say = console, Tally(left), say
         self.last = time.monotonic()
         self.running: dict[str, str] = {}
@@ -264,10 +285,15 @@ class _Lines:
     def stopping(self) -> None:
         self.say(_STOPPING)
 
-    def ended(self, ended: Ended) -> None:
-        self.running.pop(ended.job.name, None)
-        self.tally.finished(ended.job)
-        self._print(f"{_last_line(ended)} ({self._so_far()})")
+    def ended(self, result: JobResult) -> None:
+        self.running.pop(result.job.name, None)
+        self.tally.finished(result.job)
+        self._print(f"{_last_line(result)} ({self._so_far()})")
+
+    def postponed(self, result: JobResult) -> None:
+        self.running.pop(result.job.name, None)
+        self.tally.postponed(result.job)
+        self._print(f"{_last_line(result)}{_REPEATED}")
 
     def _so_far(self) -> str:
         return f"{self.tally.done} of {counted(self.tally.total, 'run')}, {self.tally.eta()}"
@@ -276,8 +302,9 @@ class _Lines:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _last_line(ended: Ended) -> str:
-    if ended.error is None:
-        return f"{ended.job.name}: finished in {duration(ended.seconds)}"
-    trace = f"\n{ended.trace}" if ended.trace and os.environ.get("ADVREG_DEBUG") else ""
-    return f"{ended.job.name}: failed after {duration(ended.seconds)}: {ended.error}{trace}"
+def _last_line(result: JobResult) -> str:
+    name, seconds = result.job.name, duration(result.seconds)
+    if result.error is None:
+        return f"{name}: finished in {seconds}"
+    trace = f"\n{result.trace}" if result.trace and os.environ.get("ADVREG_DEBUG") else ""
+    return f"{name}: failed after {seconds}: {result.error}{trace}"

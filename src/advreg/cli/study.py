@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.drawing import PictureError
 from advreg.lab.report.labels import counted
 from advreg.lab.report.study import failures, findings, notes, sheets, to_csv, to_markdown
@@ -20,7 +20,7 @@ from advreg.records.study import STUDY_FILE, load
 PICTURE_FILE = "study.svg"
 
 
-def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
+def run_study(settings: StudySettings, orders: RunOptions, console: Console) -> int:
     """Do all that is left to do, then print, write and draw what was found; the exit code."""
     from advreg.lab.search.study import Study
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 _MOST_TERMS = 500
@@ -24,6 +25,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     return t_critical(2 * (1 - probability), freedom)
 
 
+@lru_cache(maxsize=4096)
 def t_critical(p: float, freedom: float) -> float:
     """The t whose two-sided p value is ``p``; the inverse of :func:`p_value`."""
     low, high = 0.0, 1.0

@@ -20,7 +20,7 @@ from little_tables import sentiment, tiny_folder, write_table
 
 
 class Quiet:
-    """A Tell that counts steps."""
+    """A JobReporter that counts steps."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -69,13 +69,13 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(
     settings: TrainSettings, tmp_path: Path
 ) -> None:
     whole = load_data(settings)
-    run, tell = TrainRun(settings, "standard", 1, tmp_path / "run", HeldOut(0.2, 5)), Quiet()
-    record = run(tell)
+    run, reporter = TrainRun(settings, "standard", 1, tmp_path / "run", HeldOut(0.2, 5)), Quiet()
+    record = run(reporter)
     parts = whole.held_out(0.2, 5)
     assert record.task.fingerprint == parts.fingerprint()
     assert record.task.sizes == {"train": 32, "dev": 8}
     assert set(parts.train) | set(parts.dev) == set(whole.train)
-    assert tell.steps == 4
+    assert reporter.steps == 4
     assert sorted(path.name for path in run.folder.iterdir()) == ["plan.json", "record.json"]
     assert run.settled(parts.fingerprint()) == records.load(run.folder / "record.json")
 

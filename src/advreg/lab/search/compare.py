@@ -21,7 +21,7 @@ from advreg.lab.runs.workloads import Workload, load_workload
 from advreg.lab.search.compare_settings import SEARCH_SEED, CompareSettings
 from advreg.lab.search.grids import Grid, Point
 from advreg.lab.search.jobs import Environment, HeldOut, TrainRun
-from advreg.lab.search.pool import Ended, Job, Left, Runner, Watcher
+from advreg.lab.search.pool import Job, JobResult, Remaining, Runner, Watcher
 from advreg.records.compare import (
     COMPARE_FILE,
     Candidate,
@@ -189,12 +189,12 @@ class Comparison:
     # ---- jobs
 
     @property
-    def left(self) -> Left:
+    def left(self) -> Remaining:
         """Runs that are still to be made, as far as one can know."""
         parts = self.plan().values()
-        return Left(sum(part.jobs for part in parts), sum(part.cost for part in parts))
+        return Remaining(sum(part.jobs for part in parts), sum(part.cost for part in parts))
 
-    def plan(self) -> dict[str, Left]:
+    def plan(self) -> dict[str, Remaining]:
         """What is left, by task and method: candidates, and runs like the one that is likely to be
         chosen.
         """
@@ -205,7 +205,9 @@ class Comparison:
         for folder, cost in self._pending.items():
             contest, _, _ = self._places[folder]
             costs[contest.task, contest.method].append(cost)
-        return {"/".join(pair): Left(len(each), sum(each)) for pair, each in costs.items() if each}
+        return {
+            "/".join(pair): Remaining(len(each), sum(each)) for pair, each in costs.items() if each
+        }
 
     def _first_jobs(self) -> Iterator[Job]:
         """Candidates that are not settled, the methods taking turns; and the runs of what is chosen
@@ -292,7 +294,7 @@ class Comparison:
             self.record, self.folder, lambda: runner.run(self._first, watcher, self._after)
         )
 
-    def _after(self, ended: Ended) -> list[Job]:
+    def _after(self, ended: JobResult) -> list[Job]:
         """Take a result in; returns the runs it makes possible."""
         contest, index, tuning = self._places[ended.job.folder]
         self._pending.pop(ended.job.folder, None)

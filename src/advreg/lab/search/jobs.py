@@ -22,7 +22,7 @@ from advreg.lab.kinds.fine_tuning import quiet_libraries
 from advreg.lab.runs.bases import AnySettings
 from advreg.lab.runs.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.lab.runs.workloads import Workload, load_workload, source_of
-from advreg.lab.search.pool import Tell
+from advreg.lab.search.pool import JobReporter
 from advreg.records import run as records
 from advreg.records.diagnostics import HEALTH_FILE
 from advreg.records.environment import capture_environment
@@ -64,7 +64,7 @@ class TrainRun:
     held_out: HeldOut | None = None
     keep_model: bool = False
 
-    def __call__(self, tell: Tell) -> records.RunRecord:
+    def __call__(self, reporter: JobReporter) -> records.RunRecord:
         """Train, or go on from the last checkpoint; returns the record, which is also in the
         folder.
         """
@@ -77,9 +77,9 @@ class TrainRun:
                 f"{self.method}-seed{self.seed}: ",
                 f"{'/'.join(self.folder.parts[-3:])}: ",
             )
-            notice = lambda text: tell.notice(text.replace(name, shown))  # noqa: E731
+            notice = lambda text: reporter.notice(text.replace(name, shown))  # noqa: E731
             done = self._workload().run(
-                self.settings, self.method, self.seed, self.folder, tell.step, notice
+                self.settings, self.method, self.seed, self.folder, reporter.step, notice
             )
             self.tidy()
             return done

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist, fmean, stdev
 
-from advreg.lab.student import p_value, t_critical
+from advreg.lab.student import t_critical
 
 GROWTH = 1.6
 """Seeds at a look over those at the look before."""
@@ -101,8 +101,8 @@ class Look:
         return (self.seeds - 1) * (self.error / seeds_alone) ** 4
 
     def differs(self, level: float) -> bool:
-        """Whether the two-sided p value for a gain of 0 is at most this level."""
-        return self.error > 0 and p_value(self.mean / self.error, self.freedom) <= level
+        """Whether the interval that misses the gain at this rate is without 0."""
+        return self.error > 0 and abs(self.mean) >= self.reach(level)
 
     def reach(self, level: float) -> float:
         """Half the width of the interval that misses the gain at this rate."""

@@ -19,7 +19,7 @@ from advreg.lab.runs.bases import shown
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.runs.workloads import load_workload
 from advreg.lab.search.jobs import Environment, TrainRun
-from advreg.lab.search.pool import Ended, Job, Left, Runner, Watcher
+from advreg.lab.search.pool import Job, JobResult, Remaining, Runner, Watcher
 from advreg.lab.search.study_settings import StudySettings, Variant
 from advreg.methods.base import validate
 from advreg.records.compare import ComparedTask, Status, recorded, score_of, seconds_of
@@ -97,9 +97,9 @@ class Study:
     # ---- jobs
 
     @property
-    def left(self) -> Left:
+    def left(self) -> Remaining:
         """Runs that are still to be made."""
-        return Left(
+        return Remaining(
             len(self._places), sum(job.cost for job in self._jobs if job.folder in self._places)
         )
 
@@ -144,7 +144,7 @@ class Study:
             self.record, self.folder, lambda: runner.run(self._jobs, watcher, self._after)
         )
 
-    def _after(self, ended: Ended) -> list[Job]:
+    def _after(self, ended: JobResult) -> list[Job]:
         """Take a result in; it makes no further run possible."""
         name, seed = self._places.pop(ended.job.folder)
         if ended.error is None:
