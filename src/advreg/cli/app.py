@@ -169,25 +169,36 @@ def compare(
         typer.Option("--methods", help="methods: a,b", show_default="standard,arch"),
     ] = None,
     seeds: Seeds = None,
-    budget: Annotated[
+    candidates: Annotated[
         int | None,
         typer.Option(
-            help="candidates tried per method and task; 0: use settings as they are",
-            show_default="4",
+            help="settings tried per method and task; 0: no tuning",
+            show_default="8",
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="add seeds until all is decided or this is spent: a time (2h) or a number of runs",
+            show_default="up to 20 seeds; with --seeds none are added",
+        ),
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(help="also train Standard longer and with averaged weights"),
+    ] = True,
     jobs: Jobs = None,
     devices: Devices = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="method that the others are compared with", show_default="arch"),
+        typer.Option(help="method that the others are compared with", show_default="standard"),
     ] = None,
     keep_models: KeepModels = False,
     dry_run: DryRun = False,
     output: Annotated[
         str | None,
         typer.Option(
-            help="folder; what it holds is gone on with", show_default="runs/compare-TASKS-MODEL"
+            help="folder; a comparison in it is continued", show_default="runs/compare-TASKS-MODEL"
         ),
     ] = None,
     table: Annotated[
@@ -206,17 +217,17 @@ def compare(
     ] = None,
     **flags: Any,
 ) -> None:
-    """Compare methods on equal terms: tasks × methods × seeds, each method tuned with the same
-    budget.
+    """Which method pays on your data, and is it real? Every method is tuned with the same effort.
 
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never
-    on dev; what is given as a flag is not tuned. The same command goes on with a comparison that
-    was stopped.
+    on dev; settings given as flags are not tuned. Seeds are added until each method pays, does not
+    pay, or the budget ends. The winner's model is in FOLDER/best. The same command continues a
+    comparison that was stopped.
     """
     from advreg.cli.compare import run_comparison, show_comparison
     from advreg.cli.running import RunOptions
 
-    orders = RunOptions(jobs, picture, dry_run)
+    options = RunOptions(jobs, picture, dry_run)
     if table is not None:
         show_comparison(table, picture, console)
         return
@@ -224,9 +235,15 @@ def compare(
 
     several = {"task": task, "methods": methods, "seeds": seeds, "output": output}
     given = given_of({**flags, **several})
-    own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
+    own = {
+        "candidates": candidates,
+        "budget": budget,
+        "controls": controls,
+        "reference": reference,
+        "keep_models": keep_models or None,
+    }
     settings = read_compare(config, given, parse_assignments(set_ or []), **own)
-    raise typer.Exit(run_comparison(settings, orders, console))
+    raise typer.Exit(run_comparison(settings, options, console))
 
 
 @app.command()
@@ -297,7 +314,7 @@ def study(
     from advreg.cli.study import run_study, show_study
     from advreg.lab.search import study_settings
 
-    orders = RunOptions(jobs, picture, dry_run)
+    options = RunOptions(jobs, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(
@@ -318,7 +335,7 @@ def study(
     settings = study_settings.read_study(
         config, grid, studies or [], given, parse_assignments(set_ or []), **own
     )
-    raise typer.Exit(run_study(settings, orders, console))
+    raise typer.Exit(run_study(settings, options, console))
 
 
 @app.command()

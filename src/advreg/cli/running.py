@@ -79,7 +79,7 @@ def undertake(
     announce: Callable[[U, int], str],
     finish: Callable[[], bool],
     folder: Path,
-    orders: RunOptions,
+    options: RunOptions,
     console: Console,
 ) -> int:
     """Do all that is left to do, and tell what came of it; the exit code.
@@ -89,18 +89,18 @@ def undertake(
         announce: what is to be done, with how many workers.
         finish: tells the results; have all runs one?
         folder: of the runs.
-        orders: how it is to be carried out.
+        options: how it is to be carried out.
         console: to print on.
     """
     from advreg.lab.kinds.fine_tuning import quiet_libraries
 
     quiet_libraries()
     places = find_devices()
-    size = orders.jobs if orders.jobs is not None else usual_size(places)
+    size = options.jobs if options.jobs is not None else usual_size(places)
     runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
     what = make(say)
     say(announce(what, runner.size))
-    if orders.dry_run:
+    if options.dry_run:
         return 0
     display = (_Live if console.is_terminal else _Lines)(console, say, lambda: what.left)
     try:

@@ -20,17 +20,17 @@ from advreg.records.study import STUDY_FILE, load
 PICTURE_FILE = "study.svg"
 
 
-def run_study(settings: StudySettings, orders: RunOptions, console: Console) -> int:
+def run_study(settings: StudySettings, options: RunOptions, console: Console) -> int:
     """Do all that is left to do, then print, write and draw what was found; the exit code."""
     from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Study(settings, folder, say),
-        lambda study, size: _announcement(settings, study.plan(), size, orders.dry_run),
-        lambda: show_study(folder, orders.picture, console),
+        lambda study, size: _announcement(settings, study.plan(), size, options.dry_run),
+        lambda: show_study(folder, options.picture, console),
         folder,
-        orders,
+        options,
         console,
     )
 

@@ -19,10 +19,20 @@ from advreg.lab.runs.bases import (
 )
 from advreg.lab.runs.plans import writable
 from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.lab.search.budget import Budget
 from advreg.lab.search.grids import Grid, Point, default_grid, read_grid
 
 SEARCH_SEED = 0
-_OWN_KINDS: dict[str, type] = {"budget": int, "reference": str, "keep_models": bool}
+DEFAULT_SEEDS, DEFAULT_MOST_SEEDS = 3, 20
+_OWN_KINDS: dict[str, type] = {
+    "candidates": int,
+    "budget": str,
+    "max_seeds": int,
+    "alpha": float,
+    "controls": bool,
+    "reference": str,
+    "keep_models": bool,
+}
 
 
 @dataclass(frozen=True)
@@ -32,31 +42,42 @@ class CompareSettings:
     Args:
         bases: by task, what its runs share; methods and seeds are the same for all.
         grid: what is tuned.
-        budget: candidates per method and task; below 2 nothing is tuned.
-        reference: the method that the others are compared with; arch, or the last one.
-        keep_models: leave models and checkpoints.
+        candidates: tried per method and task; below 2 nothing is tuned.
+        max_seeds: seeds are added until every verdict is reached, up to this number; 0: the seeds
+            that are given and no others.
+        budget: where it ends no seeds are added; none: unlimited.
+        alpha: error rate of all verdicts together.
+        controls: also train Standard as long as the method that leads the tuning, and with averaged
+            weights.
+        reference: the method that the others are compared with; standard, or the first one.
+        keep_models: leave models and checkpoints of all runs.
     """
 
     bases: Mapping[str, AnySettings]
     grid: Grid
-    budget: int = 4
+    candidates: int = 8
+    max_seeds: int = 0
+    budget: Budget | None = None
+    alpha: float = 0.05
+    controls: bool = True
     reference: str = ""
     keep_models: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise SettingsError(f"budget must be 0 or more, got {self.budget}")
+        if self.candidates < 0:
+            raise SettingsError(f"candidates must be 0 or more, got {self.candidates}")
+        if not 0 < self.alpha < 1:
+            raise SettingsError(f"alpha must be between 0 and 1, both excluded, got {self.alpha}")
         if not self.reference:
-            object.__setattr__(
-                self, "reference", "arch" if "arch" in self.methods else self.methods[-1]
-            )
+            standard = "standard" in self.methods
+            object.__setattr__(self, "reference", "standard" if standard else self.methods[0])
         if self.reference not in self.methods:
             raise SettingsError(
                 f"reference must be one of {', '.join(self.methods)}, got '{self.reference}'"
             )
         for task in self.tasks:
             for method in self.methods:
-                for point in self.candidates(method):
+                for point in self.points(method):
                     self.settings_for(task, method, point)  # checked as they are made
 
     @property
@@ -75,9 +96,15 @@ class CompareSettings:
     def seeds(self) -> tuple[int, ...]:
         return self.any_base.seeds
 
-    def candidates(self, method: str) -> list[Point]:
-        """What is tried of a method; without tuning nothing: the settings are used as they are."""
-        return self.grid.candidates(method, self.budget, SEARCH_SEED) if self.budget > 1 else []
+    @property
+    def most_seeds(self) -> int:
+        """How many seeds each method may have in the end."""
+        return max(self.max_seeds, len(self.seeds))
+
+    def points(self, method: str) -> list[Point]:
+        """The candidates of a method; none without tuning."""
+        tuned = self.candidates > 1
+        return self.grid.candidates(method, self.candidates, SEARCH_SEED) if tuned else []
 
     def settings_for(self, task: str, method: str, point: Point) -> AnySettings:
         """The settings of a run: the task's, with a point of the grid in their place."""
@@ -98,24 +125,29 @@ def read_compare(
     """Defaults, then the TOML file, then the flags; a later one wins, and what either of them fixes
     is not tuned.
 
-    The file is that of ``advreg train``, and may have ``budget``, ``reference`` and ``keep_models``
-    too, and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options
-    of methods. Without one the grid is what suits the preset: for a pretrained model
-    ``fine-tuning``, or the paper's, ``understanding``.
+    The file is that of ``advreg train``. It may also have the fields of :class:`CompareSettings`,
+    and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
+    methods. Without one the grid is what suits the preset: for a pretrained model ``fine-tuning``,
+    or the paper's, ``understanding``.
 
     Args:
         path: the TOML file.
         flags: settings and options of methods; ``task``, ``methods`` and ``seeds`` hold several, as
             :func:`split` and :func:`read_seeds` take them.
         training: fields of TrainingArguments.
-        own: ``budget``, ``reference``, ``keep_models``; ``None`` is not given.
+        own: fields of :class:`CompareSettings`; ``None`` is not given.
     """
     file = read_config(path, _OWN_KINDS, ["grid"])
     values = {**file.settings, **flags}
     values["methods"] = split(values.get("methods") or TrainSettings.methods)
-    values["seeds"] = read_seeds(values.get("seeds", 3))
+    seeds_given = values.get("seeds") is not None
+    values["seeds"] = read_seeds(values["seeds"] if seeds_given else DEFAULT_SEEDS)
     bases = read_bases(file, values, training, usual_preset="grid" not in file.tables)
     given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
+    if "budget" in given:
+        given["budget"] = Budget.parse(given["budget"])
+    if "budget" in given or not seeds_given:
+        given.setdefault("max_seeds", DEFAULT_MOST_SEEDS)
     return CompareSettings(bases, _grid(next(iter(bases.values())), file, values), **given)
 
 

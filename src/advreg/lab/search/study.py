@@ -133,7 +133,7 @@ class Study:
             method=variant.method,
             seed=seed,
             folder=self.folder / self._runs[variant.name, seed].folder,
-            keep_model=self.settings.keep_models,
+            keep="all" if self.settings.keep_models else "nothing",
         )
 
     # ---- results
