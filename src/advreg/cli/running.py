@@ -110,7 +110,7 @@ def undertake(
         console.print(
             f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their "
             f"records in {folder}, "
-            "the others their last checkpoint: the same command goes on from there",
+            "the others their last checkpoint: the same command resumes from there",
             highlight=False,
             soft_wrap=True,
         )

@@ -284,7 +284,7 @@ def test_a_choice_stays_open_while_a_candidate_dies_and_a_rerun_makes_it(
     assert (arch.problem or "").endswith("the same command tries it again")
     assert [gain.verdict for gain in record.gains] == ["undecided"]
     assert record.conclusion is not None
-    assert "missing or failed runs are undecided" in record.conclusion
+    assert "; ARCH is undecided: the choice is open, because" in record.conclusion
     assert (
         sum(run.method == "arch" and run.settings.learning_rate == 3e-3 for run in runner.runs) == 2
     )

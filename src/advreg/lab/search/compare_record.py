@@ -287,7 +287,15 @@ def _conclusion(planner: Planner, progress: Progress, gains: list[MethodGain]) -
         if len(settings.tasks) == 1
     }
     primary = [gain for gain in gains if gain.verdict is not None]
-    return conclusion(settings.reference, primary, progress.looks, chosen, margin, settings.alpha)
+    return conclusion(
+        settings.reference,
+        primary,
+        progress.looks,
+        chosen,
+        margin,
+        settings.alpha,
+        tuned=settings.candidates > 1,
+    )
 
 
 # ---- the same comparison

@@ -7,7 +7,7 @@ from typing import Any
 
 from advreg.lab.catalogue import title_of
 from advreg.lab.search.sequential import Look, Looks
-from advreg.lab.search.verdicts import more_seeds
+from advreg.lab.search.verdicts import MOST_SEEDS, more_seeds
 from advreg.methods import describe
 from advreg.records.compare import MethodGain
 
@@ -21,6 +21,7 @@ def conclusion(
     chosen: Mapping[str, Mapping[str, Any]],
     margin: float,
     level: float,
+    tuned: bool,
 ) -> str:
     """What to use, or what it would take to find out.
 
@@ -31,27 +32,28 @@ def conclusion(
         chosen: options of each method that the tuning chose.
         margin: the largest gain that is of no interest.
         level: error rate of all verdicts together.
+        tuned: whether the reference was tuned.
     """
     paying = [gain for gain in gains if gain.verdict == "pays"]
     if paying:
         best = max(paying, key=lambda gain: gain.mean or 0.0)
         return f"use {_named(best.method, chosen)}: {_gain(best)}"
-    tuned = "tuned " if any(chosen.values()) else ""
-    nothing = f"nothing beats {tuned}{title_of(reference) or reference}"
+    nothing = f"nothing beats {'tuned ' if tuned else ''}{_title(reference)}"
     still_open = {
         gain.method: looks[gain.method].looks[-1]
         for gain in gains
         if gain.verdict == "undecided" and gain.flaw is None and gain.method in looks
     }
-    if any(gain.flaw for gain in gains):
-        nothing += "; methods with missing or failed runs are undecided"
-    if not still_open:
-        return nothing if any(map(_is_decided, gains)) else f"{nothing} yet: too few runs"
-    return f"{nothing}; {_outlook(still_open, margin, level)}"
+    parts = [f"{_title(gain.method)} is undecided: {gain.flaw}" for gain in gains if gain.flaw]
+    if still_open:
+        parts.append(_outlook(still_open, margin, level))
+    elif not parts and all(gain.verdict == "undecided" for gain in gains):
+        parts.append("there are too few runs for a verdict")
+    return "; ".join([nothing, *parts])
 
 
-def _is_decided(gain: MethodGain) -> bool:
-    return gain.verdict != "undecided"
+def _title(method: str) -> str:
+    return title_of(method) or method
 
 
 def _named(method: str, chosen: Mapping[str, Mapping[str, Any]]) -> str:
@@ -61,7 +63,7 @@ def _named(method: str, chosen: Mapping[str, Mapping[str, Any]]) -> str:
         f"{symbols[name] if len(symbols.get(name, '')) == 1 else name} = {_value(value)}"
         for name, value in chosen.get(method, {}).items()
     ]
-    return ", ".join([title_of(method) or method, *options])
+    return ", ".join([_title(method), *options])
 
 
 def _value(value: Any) -> str:
@@ -78,10 +80,12 @@ def _gain(gain: MethodGain) -> str:
 def _outlook(still_open: Mapping[str, Look], margin: float, level: float) -> str:
     """How many seeds would decide the most promising method."""
     name, look = max(still_open.items(), key=lambda item: item[1].mean)
-    width = max(look.mean, margin, _LEAST_WIDTH)
-    found = f"{title_of(name) or name} is undecided at {look.mean:+.1f}".replace("-", "−")
+    width = max(abs(look.mean), margin, _LEAST_WIDTH)
+    found = f"{_title(name)} is undecided at {look.mean:+.1f}".replace("-", "−")
     seeds = more_seeds(look, width, level)
-    if seeds is None:
-        least = Look(look.seeds, 0.0, 0.0, look.sampling).reach(level)
-        return f"{found}, and the test set cannot show less than ±{least:.1f}"
-    return f"{found}; {seeds} more seed{'s' if seeds > 1 else ''} would show ±{width:.1f}"
+    if seeds is not None:
+        return f"{found}; {seeds} more seed{'s' if seeds > 1 else ''} would show ±{width:.1f}"
+    least = Look(look.seeds, 0.0, 0.0, look.sampling).reach(level)
+    if least > width:
+        return f"{found}, and a test set of this size shows ±{least:.1f} at best"
+    return f"{found}; more than {MOST_SEEDS} seeds would be needed to show ±{width:.1f}"

@@ -12,7 +12,8 @@ Verdict = Literal["pays", "does not pay", "undecided"]
 
 SHARE_OF_DEVIATION = 1 / 3
 """Gains below this share of the reference's deviation over seeds are of no interest."""
-_MOST_SEEDS_NAMED = 500
+MOST_SEEDS = 500
+"""No larger number of seeds is suggested."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def more_seeds(look: Look, half_width: float, level: float) -> int | None:
         >>> more_seeds(Look(seeds=5, mean=0.2, deviation=1.0), 0.5, 0.05)
         13
     """
-    for seeds in range(look.seeds + 1, _MOST_SEEDS_NAMED):
+    for seeds in range(look.seeds + 1, MOST_SEEDS):
         if Look(seeds, look.mean, look.deviation, look.sampling).reach(level) <= half_width:
             return seeds - look.seeds
     return None
