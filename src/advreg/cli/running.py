@@ -35,14 +35,14 @@ _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
 _STOPPING = (
     f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
-    "Ctrl-C once more leaves at once"
+    "a second Ctrl-C leaves at once"
 )
 
 _REPEATED = "; it is repeated alone, when the other runs have ended"
 
 
 class RunSet(Protocol):
-    """Runs in a folder of which some may be made already: a comparison, a study."""
+    """Runs in a folder, some of which may be finished: a comparison, a study."""
 
     @property
     def left(self) -> Remaining:
@@ -57,12 +57,12 @@ U = TypeVar("U", bound=RunSet)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How it is to be carried out.
+    """How to carry it out.
 
     Args:
         jobs: runs side by side; none: what suits the machine.
         picture: file of what is drawn.
-        dry_run: only check it, and say what there is to do.
+        dry_run: only check it, and print the plan.
     """
 
     jobs: int | None = None
@@ -82,14 +82,14 @@ def undertake(
     options: RunOptions,
     console: Console,
 ) -> int:
-    """Do all that is left to do, and tell what came of it; the exit code.
+    """Make the runs that are left, and print the results; the exit code.
 
     Args:
         make: loads and checks it, and tells what a user should know.
-        announce: what is to be done, with how many workers.
+        announce: describes the runs, for a number of workers.
         finish: tells the results; have all runs one?
         folder: of the runs.
-        options: how it is to be carried out.
+        options: how to carry it out.
         console: to print on.
     """
     from advreg.lab.kinds.fine_tuning import quiet_libraries
@@ -131,7 +131,7 @@ def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: C
 
 
 def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
-    """Write what was told for pages and for programs; the files."""
+    """Write the tables as Markdown and as csv; returns the files."""
     written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
@@ -164,7 +164,7 @@ class Tally:
         self, left: Callable[[], Remaining], now: Callable[[], float] = time.monotonic
     ) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
-        self._jobs: dict[str, Job] = {}  # that stepped, those that are over among them
+        self._jobs: dict[str, Job] = {}  # that have made a step, finished ones included
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
         self._found: dict[
             str, float
@@ -192,9 +192,7 @@ class Tally:
         return self.done + self.left().jobs
 
     def eta(self) -> str:
-        """What is left, in words: as much time for what it costs as was spent on what was made
-        since the beginning.
-        """
+        """The time left, in words, at the speed of this session so far."""
         made = {name: self._shares.get(name, 1.0) - found for name, found in self._found.items()}
         if sum(made.values()) < _SHARE_BEFORE_GUESS:
             return "time left unknown yet"

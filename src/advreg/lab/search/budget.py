@@ -14,7 +14,7 @@ class Budget:
 
     Args:
         seconds: of running time, added over all sessions.
-        runs: trainings, those of the tuning among them.
+        runs: trainings, the tuning runs included.
     """
 
     seconds: float | None = None

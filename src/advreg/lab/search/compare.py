@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def left(self) -> Remaining:
-        """The runs that are left, as far as they are known."""
+        """The runs that are left, without controls and later seeds."""
         parts = self.plan().values()
         return Remaining(sum(part.jobs for part in parts), sum(part.cost for part in parts))
 
@@ -344,7 +344,7 @@ class Comparison:
         self.progress.verdicts = verdicts(found, self.settings.alpha)
 
     def _affordable(self, runs: Sequence[PlannedRun]) -> bool:
-        """Whether the budget allows further runs; those that are made already are free."""
+        """Whether the budget allows further runs; finished ones are free."""
         left = [run for run in runs if run.settled() is None]
         if self.settings.budget is None or not left:
             return True
@@ -356,8 +356,8 @@ class Comparison:
     # ---- the winner
 
     def _keep_best(self) -> Iterator[list[PlannedRun]]:
-        """Put the winner's first run into a folder of its own; train it again if its model is
-        gone.
+        """Put the winner's first run into the folder of the best model; train it again if its
+        model is missing.
         """
         first = self.settings.seeds[0]
         runs = [
@@ -402,7 +402,7 @@ class Comparison:
         return [name for name in self.settings.methods if name != self.settings.reference]
 
     def record(self, status: Status) -> CompareRecord:
-        """All that is known so far."""
+        """The record of everything known so far."""
         self.progress.spent = self.progress.spent_before + time.monotonic() - self._started
         return compare_record(status, self.planner, self.progress)
 

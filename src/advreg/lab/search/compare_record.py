@@ -234,7 +234,7 @@ def _gains(planner: Planner, progress: Progress) -> Iterator[MethodGain]:
 
 
 def _several(planner: Planner) -> int:
-    """How many tasks have gains of their own."""
+    """The number of tasks, if there are several."""
     count = len(planner.settings.tasks)
     return count if count > 1 else 0
 

@@ -95,7 +95,7 @@ def relative_time(mine: ByTask, theirs: ByTask) -> float | None:
 
 
 def flaw(mine: ByTask) -> str | None:
-    """Why a method cannot pay whatever its gain: a run that failed."""
+    """The first failed run, with which a method cannot pay."""
     failed = [
         f"seed {seed} of {task} {'is missing' if outcome.lost else 'failed'}: {outcome.error}"
         for task, outcomes in mine.items()

@@ -5,7 +5,7 @@ A comparison looks at its results after n of at most N seeds. By then it may hav
 look tests at what has become free since the one before. By the union bound the error rate holds
 however the looks depend on each other: through shared seeds, through an estimated deviation, or
 through a test set that is the same for all. A look that is the last for reasons that have nothing
-to do with the results, such as the end of a budget, spends all that is left.
+to do with the results, such as the end of a budget, spends the rest.
 
 Looks are few and grow (3, 5, 8, 13, 20 seeds), so that the bound costs little: with 20 seeds at
 most, these tests find a gain of one deviation of the differences in 98 % of the cases and half a
@@ -55,7 +55,7 @@ def look_sizes(first: int, most: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Look:
-    """A gain as it was known at one look: differences that are paired by seed, on one test set.
+    """The estimate of a gain at one look: differences that are paired by seed, on one test set.
 
     Args:
         seeds: how many differences there are.
@@ -143,8 +143,8 @@ class Looks:
         return any(look.differs(each) for look, each in zip(self.looks, levels, strict=True))
 
     def interval(self, level: float) -> tuple[float, float] | None:
-        """The interval at the last look; those of all looks miss the gain at this rate at most
-        (Jennison and Turnbull 1989). None where the error is not known.
+        """The interval at the last look; the intervals of all looks together miss the gain at this
+        rate at most (Jennison and Turnbull 1989). None where the error is not known.
         """
         last = self.looks[-1]
         if last.error <= 0:

@@ -23,7 +23,7 @@ class Evidence:
     Args:
         looks: at the gain; none with fewer than two seeds.
         margin: the largest gain that is of no interest.
-        flaw: why the method cannot pay whatever its gain, such as a run that diverged.
+        flaw: why the method cannot pay, such as a run that diverged.
     """
 
     looks: Looks | None
@@ -55,8 +55,8 @@ def _verdict(found: Evidence, different: bool, level: float) -> Verdict:
 
 
 def holm(found: Mapping[str, Evidence], level: float) -> set[str]:
-    """The methods whose gain differs from 0, by Holm's procedure over all methods: of those that
-    are left, each is tested at the level divided by their number, until none is found.
+    """The methods whose gain differs from 0, by Holm's procedure over all methods: each remaining
+    method is tested at the level divided by their number, until none is found.
     """
     left = {name: each.looks for name, each in found.items()}
     different: set[str] = set()
