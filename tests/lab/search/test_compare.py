@@ -471,6 +471,37 @@ def test_standard_is_also_trained_as_long_as_the_leader_of_the_tuning(
     assert (control.mean, control.verdict) == (0.0, None)
 
 
+def test_controls_stay_the_same_when_the_comparison_is_resumed(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(run: TrainRun) -> Any:
+        return stored(run, {"standard": 0.5, "arch": 0.6, "r3f": 0.7}[run.method], model=True)
+
+    settings = asked({**flags, "epochs": "3"}, methods="standard,arch,r3f", controls=True)
+    first, second = Inline(work, stop_after=20), Inline(work)
+    with pytest.raises(KeyboardInterrupt):
+        compare(settings, tmp_path, first)
+    assert first.names[-1].startswith("files/")
+    record = compare(settings, tmp_path, second)
+    assert record.controls == {"standard-longer": "Standard, 2 × the epochs"}
+    assert not set(first.names) & set(second.names)
+    assert len(first.names) + len(second.names) == 3 * 5 + 4 * 2
+
+
+def test_seeds_that_are_added_after_the_end_are_noted(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(run: TrainRun) -> Any:
+        metrics = by_seed({"standard": 0, "arch": 0}, noise=2.0)(run).outcome.metrics
+        return stored(run, metrics["accuracy"], model=True)
+
+    for most, noted in ((5, False), (8, True)):
+        settings = asked(flags, candidates=0, seeds="3", max_seeds=most)
+        record = compare(settings, tmp_path, Inline(work))
+        assert seeds_of(record) == {"standard": most, "arch": most}
+        assert any("seeds were added after" in note for note in record.notes) == noted
+
+
 def test_the_winners_model_is_kept_and_no_other(flags: dict[str, Any], tmp_path: Path) -> None:
     def work(run: TrainRun) -> Any:
         accuracy = 0.9 if run.method == "r3f" else 0.5

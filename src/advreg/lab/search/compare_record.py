@@ -53,6 +53,8 @@ class Progress:
         best: folders of the winner's models, by task.
         old_candidates: those behind the choices that an earlier session made.
         started: when the comparison began.
+        has_ended: whether an earlier session finished it.
+        notes: caveats for the reader.
         spent_before, spent: seconds, before this session and in all.
     """
 
@@ -66,6 +68,8 @@ class Progress:
     best: dict[str, str] = field(default_factory=dict)
     old_candidates: dict[Pair, list[Candidate]] = field(default_factory=dict)
     started: str = field(default_factory=now)
+    has_ended: bool = False
+    notes: list[str] = field(default_factory=list)
     spent_before: float = 0.0
     spent: float = 0.0
 
@@ -85,6 +89,15 @@ class Progress:
             for (task, name), contest in self.rows.items()
             if name == method
         }
+
+    def tuning_score(self, contest: Contest) -> float:
+        """The score of the chosen candidate on held-out training data; 0 without tuning."""
+        if contest.chosen is None:
+            return 0.0
+        old = self.old_candidates.get((contest.task, contest.method))
+        if old is not None:
+            return old[contest.chosen].score or 0.0
+        return _candidate(contest, contest.chosen, self).score or 0.0
 
     def flaw(self, method: str) -> str | None:
         """Why a method cannot pay: it has no choice, or a run failed."""
@@ -123,7 +136,7 @@ def compare_record(status: Status, planner: Planner, progress: Progress) -> Comp
             for contest in progress.rows.values()
             for run in _runs(contest, planner, progress.outcomes)
         ],
-        notes=[*planner.notes(), *planner.candidate_notes()],
+        notes=[*planner.notes(), *planner.candidate_notes(), *progress.notes],
         controls={control.name: control.title for control in progress.controls},
         gains=gains,
         conclusion=_conclusion(planner, progress, gains) if status == "finished" else None,

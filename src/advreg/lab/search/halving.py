@@ -1,10 +1,10 @@
 """Successive halving over tuning seeds: candidates that are clearly behind stop early.
 
 All candidates train with one seed. The better half trains with the same number of further seeds,
-and so on, until one is left (Jamieson and Talwalkar 2016). Halving over seeds rather than over the length of
-the training keeps the runs of a rung comparable: a regulariser that needs the whole training to pay
-is not judged by half of it, and length can be a setting that is tuned. What decides between the
-last candidates is the noise of a run, and they have the most seeds.
+and so on, until one is left (Jamieson and Talwalkar 2016). Halving over seeds rather than over the
+length of the training keeps the runs of a rung comparable: a regulariser that needs the whole
+training to pay is not judged by half of it, and length can be a setting that is tuned. What decides
+between the last candidates is the noise of a run, and they have the most seeds.
 """
 
 from __future__ import annotations

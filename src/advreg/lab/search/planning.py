@@ -174,6 +174,10 @@ class Planner:
         run = TrainRun(settings, method, seed, folder, keep=keep)
         return self._planned(contest, run, self.data[contest.task])
 
+    def likely_cost(self, contest: Contest) -> float:
+        """The cost of a run with the chosen settings, or the likely ones."""
+        return self.result(contest, self.settings.seeds[0]).cost
+
     def best(self, winner: PlannedRun) -> PlannedRun:
         """The winner's run in the folder of the best model."""
         several = len(self.settings.tasks) > 1

@@ -208,8 +208,9 @@ def fit_heads(
     scores.
 
     AdamW with a learning rate that falls to zero. A seed decides its head's initial weights, order
-    and dropout, and torch's own generator stays unchanged. All heads are fitted at once: the loss is
-    the sum of their losses, each head has its gradient, and AdamW treats every weight separately.
+    and dropout, and torch's own generator stays unchanged. All heads are fitted at once: the
+    loss is the sum of their losses, each head has its gradient, and AdamW treats every weight
+    separately.
 
     Args:
         vectors: (n, d).
