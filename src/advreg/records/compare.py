@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.paths import stays_inside
 from advreg.records.run import RunRecord
-from advreg.records.sealed import LATER, RecordError, load_as, save_as
+from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as
 
-SCHEMA = 1
 COMPARE_FILE = "compare.json"
 
 _OUT_OF_100 = ("bleu", "chrf")
@@ -39,7 +39,7 @@ class ComparedTask:
     name: str
     title: str
     main_metrics: list[str]
-    scored_on: str = field(default="dev", metadata=LATER)
+    scored_on: str = "dev"
     fingerprint: str
     sizes: dict[str, int] = field(default_factory=dict)
     tuning_sizes: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Candidate:
     score: float | None = None
     error: str | None = None
     seconds: float | None = None
-    runs: list[TunedRun] = field(default_factory=list, metadata=LATER)
+    runs: list[TunedRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Choice:
     grid_size: int
     candidates: list[Candidate]
     chosen: int | None = None
-    problem: str | None = field(default=None, metadata=LATER)
+    problem: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +112,35 @@ class ComparedRun:
     seed: int
     folder: str
     error: str | None = None
+
+
+def name_the_split(task: Payload) -> Payload:
+    """Schema 1 did not always say on which split a task is scored: it was the dev set."""
+    return {"scored_on": "dev"} | task
+
+
+def _name_the_splits(record: Payload) -> Payload:
+    return record | {"tasks": [name_the_split(task) for task in record["tasks"]]}
+
+
+def _add_verdicts(record: Payload) -> Payload:
+    """Schema 3 has tuning runs, gains with verdicts, controls, a conclusion and the best model."""
+    choices = [
+        choice
+        | {
+            "problem": None,
+            "candidates": [candidate | {"runs": []} for candidate in choice["candidates"]],
+        }
+        for choice in record["choices"]
+    ]
+    added: Payload = {
+        "controls": {},
+        "gains": [],
+        "conclusion": None,
+        "best": {},
+        "spent_seconds": 0.0,
+    }
+    return record | added | {"choices": choices}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +198,9 @@ class CompareRecord:
         started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
-    schema: int = SCHEMA
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_splits, 2: _add_verdicts}
+
+    schema: int = 3
     kind: Literal["compare"] = "compare"
     status: Status
     settings: dict[str, Any]
@@ -180,12 +211,12 @@ class CompareRecord:
     choices: list[Choice]
     runs: list[ComparedRun]
     notes: list[str]
-    controls: dict[str, str] = field(default_factory=dict, metadata=LATER)
-    gains: list[MethodGain] = field(default_factory=list, metadata=LATER)
-    conclusion: str | None = field(default=None, metadata=LATER)
-    best: dict[str, str] = field(default_factory=dict, metadata=LATER)
-    spent_seconds: float = field(default=0.0, metadata=LATER)
-    environment: dict[str, Any]
+    controls: dict[str, str] = field(default_factory=dict)
+    gains: list[MethodGain] = field(default_factory=list)
+    conclusion: str | None = None
+    best: dict[str, str] = field(default_factory=dict)
+    spent_seconds: float = 0.0
+    environment: EnvironmentInfo
     started: str
     finished: str
 

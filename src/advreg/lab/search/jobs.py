@@ -25,7 +25,7 @@ from advreg.lab.runs.workloads import Workload, load_workload, source_of
 from advreg.lab.search.pool import JobReporter
 from advreg.records import run as records
 from advreg.records.diagnostics import HEALTH_FILE
-from advreg.records.environment import capture_environment
+from advreg.records.environment import EnvironmentInfo, capture_environment
 
 _DATA_SETS_KEPT = 2  # in a worker: a task, and the part of it to tune on
 MODEL = "model"
@@ -158,7 +158,7 @@ class Environment:
         """Add the device of a run."""
         self._devices |= {str(device) for device in (run.environment.get("device"),) if device}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> EnvironmentInfo:
         return {**self._here, "device": ", ".join(sorted(self._devices)) or None}
 
 
