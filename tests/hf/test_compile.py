@@ -19,7 +19,7 @@ from torch._dynamo.utils import counters
 from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core.perturbation import Perturbation
-from advreg.hf.doctor import examine
+from advreg.lab.doctor import examine
 from advreg.hf.patches.layerdrop import layers_kept
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.injection import InjectionError, is_compiled, uncompiled

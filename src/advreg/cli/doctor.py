@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from advreg.hf.doctor import Finding, examine
+from advreg.lab.doctor import Finding, examine
 from advreg.lab.kinds.fine_tuning import quiet_libraries
 from advreg.lab.kinds.models import load_any
 
