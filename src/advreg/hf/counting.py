@@ -8,13 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor
-
-from advreg.core.perturbation import Cut, Perturbation
-from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.view import HFModelView
-from advreg.methods.base import Backward, Batch
-
 
 @dataclass
 class PassCount:
@@ -115,71 +108,3 @@ class Tally:
         )
         timer = Timer(state.get("epoch_seconds", []), int(state.get("updates", 0)))
         return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"))
-
-
-class CountingTask:
-    """Behaves as the task it wraps and counts its passes.
-
-    Args:
-        task: the task.
-        count: what is counted up.
-        batch_size: samples that are one pass, where batches are of other sizes; none: every batch
-            is one.
-    """
-
-    def __init__(self, task: HFModelView, count: PassCount, batch_size: int | None = None) -> None:
-        self._task = task
-        self._count = count
-        self._batch_size = batch_size
-        self._last = 1.0  # size of the last pass, which the next gradient goes back through
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.logits(batch, delta)
-
-    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.loss_at(batch, delta)
-
-    def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.bare_logits(batch, delta)
-
-    def ascent_logits(self, batch: Batch, delta: Perturbation) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.ascent_logits(batch, delta)
-
-    def paired_logits(
-        self,
-        batch: Batch,
-        delta: Perturbation | Cut | None,
-        fuse: bool = True,
-        both_losses: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        self._count.forward += 2 * self._size(batch)
-        return self._task.paired_logits(batch, delta, fuse, both_losses)
-
-    def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.averaged(batch, parameters)
-
-    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
-        self._count.backward += self._last
-        return self._task.gradient(objective, delta)
-
-    def _size(self, batch: Batch) -> float:
-        if self._batch_size is not None:
-            self._last = rows_of(batch) / self._batch_size
-        return self._last
-
-    def counted(self, backward: Backward) -> Backward:
-        """``backward``, counted."""
-
-        def propagate(loss: Tensor) -> None:
-            self._count.backward += 1
-            backward(loss)
-
-        return propagate

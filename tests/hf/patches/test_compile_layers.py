@@ -21,7 +21,7 @@ from advreg.hf.view.injection import is_compiled
 from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.decoding import Decoding, decode
 from advreg.methods import create
-from observe import batch_of, close, exact, gradients, step
+from observe import batch_of, close, exact, gradients, smoothed_view, step
 from tiny_models import tiny
 
 FAMILIES = ("bert", "marian")
@@ -69,7 +69,7 @@ def test_compiled_layers_give_the_same_gradients_in_few_graphs(family: str, grap
     eager, model = HFModelView(exact(family)), exact(family)
     compile_layers(model, backend="aot_eager")
     task = HFModelView(model)
-    assert is_compiled(task.wrapped)
+    assert is_compiled(task.calls.trained)
     for length in (10, 12, 11):
         assert close(smart_step(task, length), smart_step(eager, length), 1e-9)
     seen = graphs["stats"]["unique_graphs"]
@@ -88,11 +88,11 @@ def test_losses_of_a_vocabulary_are_compiled_beside_the_layers_and_stay_the_same
         seen.add(function)
         return torch.compile(function, backend="aot_eager")
 
-    eager, model = HFModelView(exact(family), label_smoothing=0.1), exact(family)
+    eager, model = smoothed_view(exact(family), 0.1), exact(family)
     monkeypatch.setattr(heads, "_VOCABULARY", 8)
     monkeypatch.setattr(heads, "compiled", watched)
     compile_layers(model, backend="eager")
-    task = HFModelView(model, label_smoothing=0.1)
+    task = smoothed_view(model, 0.1)
     for length in (10, 12):
         assert close(smart_step(task, length), smart_step(eager, length), 1e-9)
     assert seen == {divergence, cross_entropy}

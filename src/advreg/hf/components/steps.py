@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.hf.components.component import Component, is_stock
-from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.counting import PassCount
 from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
 from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
 from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
-from advreg.methods.base import Batch, ModelView, Step, StepReport
+from advreg.methods.base import Batch, Step, StepReport
 
 Inputs = dict[str, Any]
 ComputeLoss = Callable[..., Tensor]
@@ -149,16 +149,16 @@ class StepRunner(Component):
         if loss.group_items is not None:
             batch[ITEMS] = loss.group_items
         clock = self.attached.clock(bool(self.trainer.accelerator.sync_gradients))
-        counter = CountingTask(self.view, self.tally.passes, rows_of(batch))
-        backward = counter.counted(self.backward)
-        step = Step(clock, backward, self._inner_update, self.trainer.optimizer)
-        report = self.method.objective(cast(ModelView, counter), batch, step)
+        self.view.count_in(self.tally.passes, rows_of(batch))
+        step = Step(clock, self.backward, self._inner_update, self.trainer.optimizer)
+        report = self.method.objective(self.view, batch, step)
         self.attached.update.reports.append((batch, replace(report, loss=report.loss.detach())))
         scaled: Tensor = report.loss * loss.stock_divisor()
         return scaled if scaled.requires_grad else scaled.requires_grad_()
 
     def backward(self, loss: Tensor) -> None:
         """Propagate the loss of a point before the last, which needs no more scaling."""
+        self.tally.passes.backward += 1
         scaling = {"scale_wrt_gas": False} if self.trainer.is_deepspeed_enabled else {}
         self.trainer.accelerator.backward(loss, **scaling)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from advreg.core.divergence import Divergence, Prediction, divergence
 from advreg.hf.view.head import IGNORED, Head, counted
 from advreg.hf.view.inputs import ITEMS, Inputs
-from advreg.hf.view.trained_pass import prediction_of
 from advreg.methods.base import Batch
 
 
@@ -23,7 +22,6 @@ class Losses:
         model: the model, neither compiled as a whole nor wrapped.
         head: its prediction head.
         inputs: of the model.
-        label_smoothing: of the cross-entropy in :meth:`of_pass`.
         without_trace: entered around passes that only look at a loss.
     """
 
@@ -32,12 +30,10 @@ class Losses:
         model: nn.Module,
         head: Head,
         inputs: Inputs,
-        label_smoothing: float,
         without_trace: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._model, self._inputs, self._without_trace = model, inputs, without_trace
         self.head = head
-        self._label_smoothing = label_smoothing
         self._honours: bool | None = None
 
     def of_pass(
@@ -45,10 +41,6 @@ class Losses:
     ) -> Tensor:
         """The loss of a loop without a trainer, by one pass."""
         items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies
-        if self._label_smoothing:
-            labels = inputs.pop("labels")
-            logits = prediction_of(model(**inputs))
-            return self.head.loss(logits, labels, items, self._label_smoothing)
         if items is not None and self._inputs.takes_items:
             inputs[ITEMS] = items
         loss: Tensor = model(**inputs)["loss"]

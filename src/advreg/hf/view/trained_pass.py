@@ -17,7 +17,7 @@ from advreg.hf.view.streams import Delta
 from advreg.methods.base import Batch
 
 if TYPE_CHECKING:
-    from advreg.hf.view.passes import Passes
+    from advreg.hf.view.view import HFModelView
 
 # nn.Module.__call__ prefers this attribute to the forward pass and its hooks
 _CALL = "_compiled_call_impl"
@@ -31,7 +31,7 @@ class TrainedPass:
     the loss of both copies; the loss is computed from the clean logits and put into the output.
 
     Args:
-        passes: the passes of the model.
+        view: the model.
         batch: the batch.
         delta: added to the embeddings of the pass, or of the second copy.
         doubled: whether clean and perturbed copies go in one pass, if the loss stays exact.
@@ -43,14 +43,14 @@ class TrainedPass:
 
     def __init__(
         self,
-        passes: Passes,
+        view: HFModelView,
         batch: Batch,
         delta: Delta,
         doubled: bool,
         both_losses: bool,
         needs_logits: bool,
     ) -> None:
-        self._passes, self._batch, self._delta = passes, batch, delta
+        self._view, self._batch, self._delta = view, batch, delta
         self._doubled, self._both_losses, self._needs_logits = doubled, both_losses, needs_logits
         self._grad = torch.is_grad_enabled()
         self._is_made = False
@@ -62,7 +62,7 @@ class TrainedPass:
         compiled = vars(model).get(_CALL)
         vars(model)[_CALL] = partial(self._call, compiled or model._call_impl)
         try:
-            self.loss = self._passes.compute_loss(model, inputs, self._batch, 1 + self._both_losses)
+            self.loss = self._view.compute_loss(model, inputs, self._batch, 1 + self._both_losses)
         finally:
             if compiled is None:
                 del vars(model)[_CALL]
@@ -78,7 +78,7 @@ class TrainedPass:
     def logits(self) -> Tensor:
         """The clean prediction."""
         if self._clean is None:
-            name = type(self._passes.core).__name__
+            name = type(self._view.core).__name__
             raise refusal("predictions", f"the output of {name} has no `logits`")
         return self._clean
 
@@ -86,39 +86,40 @@ class TrainedPass:
         if self._is_made or torch.is_grad_enabled() != self._grad:
             return forward(*args, **kwargs)  # another pass, such as one for metrics
         self._is_made = True
-        passes = self._passes
-        inputs = dict(zip(passes.inputs.parameters, args, strict=False)) | kwargs
+        view = self._view
+        head = view.prediction_head
+        inputs = dict(zip(view.inputs.parameters, args, strict=False)) | kwargs
         has_fused_head = self._needs_logits and bool(inputs.pop(FUSED_HEAD, False))
         labels, items = inputs.get("labels"), inputs.get(ITEMS)
         keeps_labels = (
             labels is not None
             and not has_fused_head
-            and (FUSED_HEAD in inputs or not passes.head.computes(labels))
+            and (FUSED_HEAD in inputs or not head.computes(labels))
         )
         if not keeps_labels:
             read = self._batch.get("labels") if labels is None else labels
-            inputs = passes.inputs.without_labels(inputs, read)
-        elif self._needs_logits and SKIP_LOGITS in passes.inputs.parameters:
+            inputs = view.inputs.without_labels(inputs, read)
+        elif self._needs_logits and SKIP_LOGITS in view.inputs.parameters:
             inputs[SKIP_LOGITS] = False
         if self._doubled:
             inputs = self._double(inputs, keeps_labels)
-        passes.dropout.begin_pass()
+        view.modes.begin_pass()
         delta = self._delta
         if delta is not None and (self._doubled or self._both_losses):
             delta = delta.above_zeros()
-        with passes.streams.adding(delta, self._batch):
+        with view.streams.adding(delta, self._batch):
             output = forward(**inputs)
         output = self._seen(output, inputs)
         if keeps_labels or labels is None:
             return output
         logits = output.logits if self._both_losses else self.logits()
         if has_fused_head:
-            return fused_head_output(logits, labels, passes.head, output)
-        loss = passes.head.loss(logits, labels, items if passes.inputs.takes_items else None)
+            return fused_head_output(logits, labels, head, output)
+        loss = head.loss(logits, labels, items if view.inputs.takes_items else None)
         return type(output)(**{**output, "loss": loss})
 
     def _double(self, inputs: dict[str, Any], keeps_labels: bool) -> dict[str, Any]:
-        doubled = self._passes.fusing.doubled(inputs, keeps_labels)
+        doubled = self._view.fusing.doubled(inputs, keeps_labels)
         if doubled is None:
             self._doubled, self._delta = False, None
             return inputs
