@@ -5,7 +5,7 @@ the way.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,11 +29,11 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """A sample as its dataset has it, and its id, which :class:`IdCollator` puts into the batch."""
+class Picked:
+    """The samples of a batch as their dataset gives them, and their ids, for :class:`IdCollator`."""
 
-    sample: Any
-    id: int
+    samples: Any
+    ids: list[int]
 
 
 class Identified(Dataset[Any]):
@@ -49,7 +49,7 @@ class Identified(Dataset[Any]):
 
     Example:
         >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}]).__getitems__([1])
-        [Numbered(sample={'input_ids': [7]}, id=1)]
+        Picked(samples=[{'input_ids': [7]}], ids=[1])
     """
 
     def __init__(self, samples: Sized, required: bool = True) -> None:
@@ -65,49 +65,23 @@ class Identified(Dataset[Any]):
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "samples", name)
 
-    def __getitems__(self, indices: list[int]) -> list[Any] | Picked:
-        """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be
-        had all at once.
+    def __getitems__(self, indices: list[int]) -> Any:
+        """What a ``DataLoader`` asks for: the samples of a batch with their ids, or alone if they
+        have ids already.
         """
-        if self.gathers:
-            return Picked(self, indices)
-        return [
-            self.numbered(*pair)
-            for pair in zip(fetched(self.samples, indices), indices, strict=True)
-        ]
-
-    def numbered(self, sample: Any, index: int) -> Any:
-        """The sample with its id, unless it has one already."""
-        if not (isinstance(sample, Mapping) and SAMPLE_ID in sample):
-            return Numbered(sample, index)
+        samples = fetched(self.samples, indices)
+        if not (isinstance(samples, list) and any(map(_has_id, samples))):
+            return Picked(samples, indices)
         if self.required:
             raise ValueError(_OWN_ID)
-        return sample
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the dataset gives several samples at once, by ``gathered(indices)``."""
-        return hasattr(self.samples, "gathered")
+        return samples
 
 
 _OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}'; rename it"
 
 
-@dataclass(frozen=True)
-class Picked:
-    """Samples of a batch: one after the other, or all at once for a collator that
-    ``takes_gathered``.
-    """
-
-    dataset: Identified
-    ids: list[int]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.dataset.numbered(self.dataset[index], index) for index in self.ids)
-
-    def gathered(self) -> Any:
-        samples: Any = self.dataset.samples
-        return samples.gathered(self.ids)
+def _has_id(sample: object) -> bool:
+    return isinstance(sample, Mapping) and SAMPLE_ID in sample
 
 
 def identified(dataset: Any, required: bool = False) -> Any:
@@ -130,7 +104,7 @@ def identified(dataset: Any, required: bool = False) -> Any:
 
 def fetched(dataset: Any, indices: Sequence[int]) -> Any:
     """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables
-    do.
+    do. What it then returns may be of any kind that the collator takes.
     """
     together = getattr(dataset, "__getitems__", None)
     return together(list(indices)) if together else [dataset[index] for index in indices]
@@ -170,33 +144,27 @@ class IdCollator:
         else:
             setattr(self.collator, name, value)
 
-    def __call__(self, features: Iterable[Any]) -> Any:
-        if isinstance(features, Picked) and getattr(self.collator, "takes_gathered", False):
-            rows, ids = features.gathered(), features.ids
-        else:
-            rows, ids = _apart(list(features))
-        batch = self.collator(rows)
-        if not isinstance(batch, MutableMapping):
-            return batch
-        if ids:
+    def __call__(self, features: Any) -> Any:
+        if not isinstance(features, Picked):
+            return self._checked(self.collator(features))
+        batch = self.collator(_copies(features.samples))
+        if isinstance(batch, MutableMapping):
             batch = copy(batch)  # which a collator may hold on to
-            batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)
+            batch[SAMPLE_ID] = torch.tensor(features.ids, dtype=torch.int64)
             batch[PADDED] = padding_of(batch)
-        if self.limits is not None:
+        return self._checked(batch)
+
+    def _checked(self, batch: Any) -> Any:
+        if self.limits is not None and isinstance(batch, MutableMapping):
             self.limits.check(batch)
         return batch
 
 
-def _apart(features: list[Any]) -> tuple[list[Any], list[int]]:
-    """Samples and ids. A sample with an id is a copy, since a collator may take its rows apart,
-    here in every epoch.
-    """
-    if not all(isinstance(feature, Numbered) for feature in features):
-        return features, []
-    samples = [feature.sample for feature in features]
-    return [copy(row) if isinstance(row, Mapping) else row for row in samples], [
-        feature.id for feature in features
-    ]
+def _copies(samples: Any) -> Any:
+    """Samples that a collator may take apart, without an effect on the next epoch."""
+    if not isinstance(samples, list):
+        return samples
+    return [copy(row) if isinstance(row, Mapping) else row for row in samples]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from advreg.hf.view.inputs import SAMPLE_ID
+from advreg.memory.memory import Memory
+
 
 class Ahead:
     """Batches of an iterator in their order, with a look at the next ones.
 
     Example:
         >>> ahead, numbers = Ahead(), iter(range(5))
-        >>> ahead.take(numbers, 2), ahead.glimpse(2), ahead.take(numbers, 2), ahead.glimpse(2), ahead.take(numbers, 2)
-        ([0, 1], [2, 3], [2, 3], [4], [4])
+        >>> ahead.take(numbers, 2), ahead.glimpse(2), ahead.take(numbers, 2), ahead.glimpse(2)
+        ([0, 1], [2, 3], [2, 3], [4])
     """
 
     def __init__(self) -> None:
@@ -26,6 +29,12 @@ class Ahead:
             self._iterator, self._held = iterator, []
         taken, self._held = self._held[:count], self._held[count:]
         return [*taken, *islice(iterator, count - len(taken))]
+
+    def prefetch(self, memory: Memory | None, count: int) -> None:
+        """Let a memory bring the rows of the ``count`` batches that will be taken next."""
+        if memory is not None and memory.prefetches:
+            for batch in self.glimpse(count):
+                memory.prefetch(batch[SAMPLE_ID].cpu())
 
     def glimpse(self, count: int) -> list[Any]:
         """The ``count`` batches that will be taken next, or what is left of them."""

@@ -23,7 +23,7 @@ from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
 from advreg.hf.lookahead import Ahead
 from advreg.hf.survey import survey, to_device
-from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
+from advreg.hf.view.inputs import ITEMS
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Batch, Method, Step, StepReport, decisive_options
@@ -236,13 +236,6 @@ class Session:
             distributed.all_reduce(count)
         return count / world
 
-    def prefetch(self, ahead: Ahead, size: int) -> None:
-        """Let the method's memory bring the rows of the next group."""
-        memory = self.method.memory
-        if memory is not None and memory.prefetches:
-            for batch in ahead.glimpse(size):
-                memory.prefetch(batch[SAMPLE_ID].cpu())
-
     def begin_epoch(self) -> Mapping[str, Any] | None:
         """Begin a pass over the data; returns the state to resume it from, if there is one."""
         resumed, self._resumed = self._resumed, None
@@ -333,7 +326,7 @@ class SessionLoader:
                 index += len(ahead.take(iterator, size))
             set_generator_states(resumed["random"], self.generators)
         while group := ahead.take(iterator, size):
-            session.prefetch(ahead, size)
+            ahead.prefetch(session.method.memory, size)
             items = session.items_of(group)
             for number, batch in enumerate(group, 1):
                 place = Place(session.epoch, index, number == len(group))

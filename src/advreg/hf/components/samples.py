@@ -101,10 +101,7 @@ class Samples(Component):
 
     def collator(self) -> Any:
         """The collator for training samples."""
-        data, collator = self.trainer.train_dataset, self.trainer.data_collator
-        if isinstance(data, Identified) and data.gathers:  # nothing to remove
-            return collator
-        return self.trainer._get_collator_with_removed_columns(collator)
+        return self.trainer._get_collator_with_removed_columns(self.trainer.data_collator)
 
     # ---- the data loader
 

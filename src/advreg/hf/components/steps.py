@@ -219,10 +219,7 @@ class TaskLoss(Component):
             return batches, items
         batches = self._ahead.take(epoch_iterator, num_batches)
         self.group = max(1, len(batches))
-        memory = self.method.memory
-        if memory is not None and memory.prefetches:
-            for batch in self._ahead.glimpse(num_batches):
-                memory.prefetch(batch[SAMPLE_ID].cpu())
+        self._ahead.prefetch(self.method.memory, num_batches)
         items = self.trainer._get_num_items_in_batch(batches, self.trainer.args.device)
         self.group_items = self._items_of(batches, items)
         return batches, items

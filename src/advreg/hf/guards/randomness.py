@@ -19,20 +19,17 @@ def kept_randomness(seed: int | None = None) -> Iterator[None]:
     """Restores the states of Python's, numpy's and torch's generators afterwards.
 
     Args:
-        seed: of the generators inside; by default they go on.
+        seed: of the generators inside; by default they continue.
     """
-    python, numpy = random.getstate(), np.random.get_state()
-    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    with torch.random.fork_rng(gpus):
-        if seed is not None:
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    states = generator_states()
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_generator_states(states)
 
 
 def random_states() -> list[Tensor]:
