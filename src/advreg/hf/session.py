@@ -17,11 +17,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from advreg.core.checks import check_whole
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint.state import require_same_method
-from advreg.hf.data import IdCollator, Limits, attribute_of, identified
+from advreg.hf.data import Ahead, IdCollator, Limits, attribute_of, identified
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
-from advreg.hf.lookahead import Ahead
 from advreg.hf.survey import survey, to_device
 from advreg.hf.view.inputs import ITEMS
 from advreg.hf.view.view import HFModelView

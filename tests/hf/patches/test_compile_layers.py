@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.core.divergence import divergence
-from advreg.hf.patches.compile_layers import compile_layers, compiled, layers_of, not_compiled
+from advreg.hf.patches.compile_layers import compile_layers, compiled, layers_of
 from advreg.hf.view import head as heads
 from advreg.hf.view.calls import constant_parameters
 from advreg.hf.view.head import cross_entropy
@@ -165,15 +165,6 @@ def test_beam_search_is_not_compiled(graphs: Any) -> None:
     compile_layers(model, backend="aot_eager")
     assert decode(model, rows, Decoding(2, extra=3)) == expected
     assert not graphs["stats"]
-
-
-def test_nothing_is_compiled_where_it_is_forbidden(graphs: Any) -> None:
-    function = torch.compile(lambda x: x + 1, backend="eager")
-    with not_compiled():
-        assert function(torch.ones(1)) == 2
-    assert not graphs["stats"]
-    assert function(torch.ones(1)) == 2
-    assert graphs["stats"]["unique_graphs"] == 1
 
 
 def test_a_model_without_layers_is_refused(tmp_path: Path) -> None:

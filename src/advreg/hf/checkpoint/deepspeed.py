@@ -23,6 +23,7 @@ from advreg.methods.base import Method
 
 _WRITERS = ("checkpoint", "datastates_ckpt", "nebula")  # sections of the config
 _LATEST = "latest"  # the file that names the folder DeepSpeed reads
+NO_DATA = "it holds something other than tensors and numbers, possibly code, or is damaged"
 _CLASSES = (  # in its files, apart from tensors and numbers
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
@@ -138,7 +139,6 @@ def _require_data(file: Path) -> None:
     try:
         torch.load(file, map_location="meta", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
         raise CheckpointError(
-            f"{file} cannot be read ({told}); resume from an earlier checkpoint"
+            f"{file} cannot be read ({NO_DATA}); resume from an earlier checkpoint"
         ) from error

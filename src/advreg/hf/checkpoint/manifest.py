@@ -169,5 +169,16 @@ def is_foreign(checkpoint: Path) -> bool:
     """
     if any(checkpoint.glob("advreg_*")):
         return False
-    step, latest = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name), _latest(checkpoint.parent)
-    return step is None or latest is None or int(step[1]) < latest.since
+    step, latest = step_of(checkpoint), _latest(checkpoint.parent)
+    return step is None or latest is None or step < latest.since
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step in the name of a checkpoint, or None.
+
+    Example:
+        >>> step_of(Path("run/checkpoint-40")), step_of(Path("run/best"))
+        (40, None)
+    """
+    found = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return None if found is None else int(found[1])

@@ -23,8 +23,16 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
-from advreg.hf.checkpoint.deepspeed import require_readable
-from advreg.hf.checkpoint.manifest import STAGING, is_foreign, new_token, publish, seal, token_of
+from advreg.hf.checkpoint.deepspeed import NO_DATA, require_readable
+from advreg.hf.checkpoint.manifest import (
+    STAGING,
+    is_foreign,
+    new_token,
+    publish,
+    seal,
+    step_of,
+    token_of,
+)
 from advreg.hf.checkpoint.ranks import first_decides, method_files
 from advreg.hf.checkpoint.state import (
     CheckpointError,
@@ -34,7 +42,6 @@ from advreg.hf.checkpoint.state import (
     require_whole,
     rotate,
     save_method,
-    step_of,
 )
 from advreg.hf.components.component import Component
 from advreg.hf.counting import Tally
@@ -90,14 +97,14 @@ class CheckpointWriter(Component):
         if not is_foreign(checkpoint):
             self._run = token_of(checkpoint)
         elif checkpoint.parent.resolve() == output.resolve():
-            self._since = step_of(checkpoint) + 1
+            self._since = (step_of(checkpoint) or 0) + 1
         return str(checkpoint)
 
     def _rotate_behind(self, checkpoint: Path) -> None:
         """Delete what a run that was killed after its save would have deleted next; never what came
         later.
         """
-        run, step = checkpoint.parent, step_of(checkpoint)
+        run, step = checkpoint.parent, step_of(checkpoint) or 0
         later = {folder for number, folder in checkpoints(run).items() if number >= step}
         best = TrainerState.load_from_json(
             str(checkpoint / TRAINER_STATE_NAME)
@@ -324,24 +331,13 @@ def _own_names(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _worded(what: str) -> Iterator[None]:
-    """An error of unpickling or of safetensors as one of ours. Torch's own text advises to load
-    code after all.
+    """An error of unpickling or of safetensors as a :class:`CheckpointError` that is also of the
+    stock error's class. Torch's own text advises to load code after all.
     """
     try:
         yield
-    except pickle.UnpicklingError as error:
-        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
-        raise _as_ours(
-            error, f"{what} cannot be read ({told}); resume from an earlier checkpoint"
-        ) from error
-    except (SafetensorError, EOFError, KeyError) as error:
-        raise _as_ours(
-            error, f"{what} cannot be read ({error!r}); resume from an earlier checkpoint"
-        ) from error
-
-
-def _as_ours(error: Exception, text: str) -> CheckpointError:
-    """A CheckpointError that is also of the class of the stock Trainer's error."""
-    kind = type("CheckpointError", (CheckpointError, type(error)), {"__str__": lambda _: text})
-    ours: CheckpointError = kind(text)
-    return ours
+    except (pickle.UnpicklingError, SafetensorError, EOFError, KeyError) as error:
+        reason = NO_DATA if isinstance(error, pickle.UnpicklingError) else repr(error)
+        text = f"{what} cannot be read ({reason}); resume from an earlier checkpoint"
+        kinds = CheckpointError, type(error)
+        raise type("CheckpointError", kinds, {"__str__": lambda _: text})(text) from error

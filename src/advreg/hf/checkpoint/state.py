@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign
+from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign, step_of
 from advreg.hf.checkpoint.ranks import METHOD_FILE, method_file, method_files, remove_others
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Method, decisive_options, upgraded_options
@@ -147,17 +146,11 @@ def require_same_method(method: Method, name: str | None, options: Mapping[str, 
 def checkpoints(run: Path) -> dict[int, Path]:
     """The checkpoints of a run by step, newest first."""
     found = {
-        int(match.group(1)): folder
+        step: folder
         for folder in run.glob("checkpoint-*")
-        if (match := re.fullmatch(r"checkpoint-(\d+)", folder.name)) and folder.is_dir()
+        if (step := step_of(folder)) is not None and folder.is_dir()
     }
     return dict(sorted(found.items(), reverse=True))
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step in the name of a checkpoint; 0 if there is none."""
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:

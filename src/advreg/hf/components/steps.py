@@ -15,8 +15,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.hf.components.component import Component, is_stock
 from advreg.hf.counting import PassCount
+from advreg.hf.data import Ahead
 from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
-from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
 from advreg.hf.view.inputs import ITEMS, SAMPLE_ID

@@ -11,7 +11,6 @@ Remove when: accelerate's regional compilation works in place and for batches of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -67,10 +66,3 @@ def allow_many_graphs() -> None:
     """Let a function have a graph for each kind of pass; torch would stop after a few."""
     limits: Any = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
-
-
-@contextmanager
-def not_compiled() -> Iterator[None]:
-    """Within, nothing is compiled or run as a graph, as for beam search and for single calls."""
-    with torch.compiler.set_stance("force_eager"):
-        yield

@@ -20,7 +20,7 @@ from advreg.core.shard import Shard
 from advreg.hf.attach import OnNonFinite
 from advreg.hf.checkpoint.ranks import first_decides, process_count
 from advreg.hf.guards.randomness import kept_randomness
-from advreg.hf.patches.compile_layers import compile_layers, not_compiled
+from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.survey import survey, to_device
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.head import IGNORED
@@ -346,7 +346,7 @@ def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int)
     total, count = torch.zeros((), dtype=torch.float64), 0
     training = model.training
     model.eval()
-    with torch.inference_mode(), not_compiled():
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         for indices in order:
             batch = to_device(collator([pairs[index] for index in indices]), model.device)
             labels = batch.pop("labels")
