@@ -95,7 +95,7 @@ class Tally:
     skipped: int = 0
     planned: int | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The numbers to save."""
         times = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates}
         return asdict(self.passes) | times | {"skipped": self.skipped, "planned": self.planned}

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from advreg.hf.patches.mask_sync import PADDED, padding_of
@@ -20,6 +20,10 @@ from advreg.hf.view.head import IGNORED
 from advreg.hf.view.injection import bare
 from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.memory.memory import Memory
+from advreg.methods.base import Batch
+
+Collator = Callable[[Any], Any]
+"""Makes a batch of samples of any kind."""
 
 
 class Sized(Protocol):
@@ -32,7 +36,7 @@ class Sized(Protocol):
 
 @dataclass(frozen=True)
 class Picked:
-    """The samples of a batch as their dataset gives them, and their ids, for :class:`IdCollator`."""
+    """The samples of a batch as their dataset gives them, and their ids."""
 
     samples: Any
     ids: list[int]
@@ -104,7 +108,7 @@ def identified(dataset: Any, required: bool = False) -> Any:
     return Identified(dataset, required)
 
 
-def fetched(dataset: Any, indices: Sequence[int]) -> Any:
+def fetched(dataset: Sized, indices: Sequence[int]) -> Any:
     """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables
     do. What it then returns may be of any kind that the collator takes.
     """
@@ -112,7 +116,7 @@ def fetched(dataset: Any, indices: Sequence[int]) -> Any:
     return together(list(indices)) if together else [dataset[index] for index in indices]
 
 
-def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
+def attribute_of(wrapper: object, inner: str, name: str) -> Any:
     """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none
     yet.
     """
@@ -134,13 +138,13 @@ class IdCollator:
         limits: what the model can take; see :class:`Limits`.
     """
 
-    collator: Callable[[Any], Any]
+    collator: Collator
     limits: Limits | None = None
 
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "collator", name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in ("collator", "limits"):
             object.__setattr__(self, name, value)
         else:
@@ -179,11 +183,11 @@ class Limits:
     positions: int | None
 
     @classmethod
-    def of(cls, model: Any) -> Limits:
+    def of(cls, model: nn.Module) -> Limits:
         core = bare(model)
         return cls(_classes(core), _positions(core))
 
-    def check(self, batch: Mapping[str, Any]) -> None:
+    def check(self, batch: Batch) -> None:
         """Refuse a batch the model has no class or no position for, naming the sample."""
         self._check_length(batch.get("input_ids"), batch.get("attention_mask"), batch, "tokens")
         labels = batch.get("labels")
@@ -194,9 +198,7 @@ class Limits:
         elif labels.dim() == 2:  # the target of a translation
             self._check_length(labels, labels != IGNORED, batch, "target tokens")
 
-    def _check_length(
-        self, tokens: Any, mask: Tensor | None, batch: Mapping[str, Any], what: str
-    ) -> None:
+    def _check_length(self, tokens: object, mask: Tensor | None, batch: Batch, what: str) -> None:
         if (
             not isinstance(tokens, Tensor)
             or self.positions is None
@@ -213,7 +215,7 @@ class Limits:
         )
 
 
-def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> None:
+def _check_classes(labels: Tensor, classes: int, batch: Batch) -> None:
     wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= classes)
     if bool(wrong.any()):
         row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
@@ -225,13 +227,13 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
         )
 
 
-def _sample(batch: Mapping[str, Any], row: int) -> str:
+def _sample(batch: Batch, row: int) -> str:
     return (
         f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
     )
 
 
-def _classes(core: Any) -> int | None:
+def _classes(core: nn.Module) -> int | None:
     """Number of classes of a classification head; ``None`` for regression and several labels at
     once.
     """
@@ -246,7 +248,7 @@ def _classes(core: Any) -> int | None:
     return None
 
 
-def _positions(core: Any) -> int | None:
+def _positions(core: nn.Module) -> int | None:
     """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding
     index).
     """
@@ -262,8 +264,8 @@ _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 def in_batches(
-    dataset: Sized, collator: Callable[[Any], Any], size: int, indices: range | None = None
-) -> Iterator[dict[str, Any]]:
+    dataset: Sized, collator: Collator, size: int, indices: range | None = None
+) -> Iterator[Batch]:
     """The dataset in order, or these samples of it, collated."""
     indices = range(len(dataset)) if indices is None else indices
     for first in range(0, len(indices), size):
@@ -271,7 +273,8 @@ def in_batches(
 
 
 def leave_inherited(worker: int) -> None:
-    """Freeze the garbage collector in a forked worker, so that it never frees the parent's CUDA tensors.
+    """Freeze the garbage collector of a forked worker, so that it frees no CUDA tensor of the
+    parent.
 
     Freeing one there ends the worker: "DataLoader worker exited unexpectedly".
     """
@@ -288,10 +291,10 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._iterator: Iterator[Any] | None = None
-        self._held: list[Any] = []
+        self._iterator: Iterator[Batch] | None = None
+        self._held: list[Batch] = []
 
-    def take(self, iterator: Iterator[Any], count: int) -> list[Any]:
+    def take(self, iterator: Iterator[Batch], count: int) -> list[Batch]:
         """The next ``count`` batches, or what is left of them."""
         if iterator is not self._iterator:  # another epoch
             self._iterator, self._held = iterator, []
@@ -304,7 +307,7 @@ class Ahead:
             for batch in self.glimpse(count):
                 memory.prefetch(batch[SAMPLE_ID].cpu())
 
-    def glimpse(self, count: int) -> list[Any]:
+    def glimpse(self, count: int) -> list[Batch]:
         """The ``count`` batches that will be taken next, or what is left of them."""
         if self._iterator is not None:
             self._held += islice(self._iterator, max(0, count - len(self._held)))

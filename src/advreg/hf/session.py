@@ -22,7 +22,7 @@ from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
 from advreg.hf.survey import survey, to_device
-from advreg.hf.view.inputs import ITEMS
+from advreg.hf.view.inputs import ITEMS, ModelInputs
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Batch, Method, Step, StepReport, decisive_options
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 def prepare(
     model: nn.Module,
-    loader: DataLoader[Any],
+    loader: DataLoader[object],
     method: Method,
     optimizer: Optimizer,
     *,
@@ -109,7 +109,7 @@ class Session:
     def __init__(
         self,
         model: nn.Module,
-        loader: DataLoader[Any],
+        loader: DataLoader[object],
         method: Method,
         optimizer: Optimizer,
         accelerator: Accelerator | None,
@@ -213,7 +213,7 @@ class Session:
             self._replays = False
         self.optimizer.zero_grad()
 
-    def _follow(self, *_: Any) -> None:
+    def _follow(self, *_: object) -> None:
         """Count an optimizer step, and let the method follow the weights."""
         if not self._replays:
             self.updates += 1
@@ -221,7 +221,7 @@ class Session:
 
     # ---- the batches
 
-    def items_of(self, batches: list[Any]) -> Tensor | None:
+    def items_of(self, batches: list[Batch]) -> Tensor | None:
         """The loss items of an accumulation group; per process, since DDP averages gradients.
 
         None where each batch is divided by its own.
@@ -297,7 +297,7 @@ class SessionLoader:
         loader: makes the batches.
     """
 
-    def __init__(self, session: Session, loader: DataLoader[Any]) -> None:
+    def __init__(self, session: Session, loader: DataLoader[object]) -> None:
         self.loader, self._session = loader, session
         sampler = getattr(loader.batch_sampler, "sampler", None)
         found = (loader.generator, getattr(sampler, "generator", None))
@@ -310,7 +310,7 @@ class SessionLoader:
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "loader", name)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[ModelInputs]:
         session, size, ahead = self._session, self._session.accumulation, Ahead()
         resumed = session.begin_epoch()
         if resumed is not None:
@@ -335,9 +335,9 @@ class SessionLoader:
         session.end_epoch()
 
 
-def with_ids(loader: DataLoader[Any], required: bool, limits: Limits) -> DataLoader[Any]:
+def with_ids(loader: DataLoader[object], required: bool, limits: Limits) -> DataLoader[object]:
     """A copy of a data loader whose batches have the ids of their samples."""
-    twin: DataLoader[Any] = object.__new__(type(loader))
+    twin: DataLoader[object] = object.__new__(type(loader))
     parts = vars(twin)
     parts.update(vars(loader))
     if "base_dataloader" in parts:  # accelerate's

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from advreg.core.checks import check_whole
 from advreg.core.shard import Shard
-from advreg.hf.data import Sized, in_batches
+from advreg.hf.data import Collator, Sized, in_batches
 from advreg.hf.guards.capability import refusal
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.injection import bare, find_sites
+from advreg.hf.view.inputs import ModelInputs
 from advreg.hf.view.view import HFModelView
 from advreg.memory.corpus import Corpus
 from advreg.memory.exchange import summed
+from advreg.methods.base import Batch
 
 _SAMPLES_AT_ONCE = 256  # that the collator is given at most
 
@@ -29,7 +31,7 @@ _SAMPLES_AT_ONCE = 256  # that the collator is given at most
 def survey(
     task: HFModelView,
     dataset: Sized,
-    collator: Callable[[Any], Any],
+    collator: Collator,
     advance: Callable[[int], None] | None = None,
     shard: Shard | None = None,
     batch_size: int = _SAMPLES_AT_ONCE,
@@ -146,8 +148,8 @@ def mean_rows(table: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
 
 
 def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> int:
-    """Σ h(stream, id, place, token) over all tokens, h scrambling 64 bits; it does not depend on which
-    process adds which samples.
+    """Σ h(stream, id, place, token) over all tokens, where h scrambles 64 bits; it does not depend
+    on which process adds which samples.
 
     Args:
         stream: its number.
@@ -178,12 +180,11 @@ def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def table_of(embedding: Any) -> Tensor:
     """The matrix W of a token-embedding module, also when PEFT wraps it."""
-    module = getattr(embedding, "base_layer", embedding)
-    weight: Tensor = module.weight
+    weight: Tensor = getattr(embedding, "base_layer", embedding).weight
     return weight.detach()
 
 
-def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def to_device(batch: Batch, device: torch.device) -> ModelInputs:
     return {
         name: value.to(device) if isinstance(value, Tensor) else value
         for name, value in batch.items()

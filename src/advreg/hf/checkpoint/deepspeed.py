@@ -1,5 +1,5 @@
-"""DeepSpeed under the trainers: refuses settings that would train wrong, and checks checkpoints before
-DeepSpeed reads them.
+"""DeepSpeed under the trainers: refuses settings that would train wrong, and checks checkpoints
+before DeepSpeed reads them.
 
 ZeRO spreads the optimizer's state (stages 1 and 2) and gradients (2) over the processes; each keeps
 the whole model, so clean passes and ascents run unchanged. But accelerate lets DeepSpeed
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 
 from advreg.hf.checkpoint.ranks import method_files, process_count
 from advreg.hf.checkpoint.state import CheckpointError
@@ -32,7 +33,7 @@ _CLASSES = (  # in its files, apart from tensors and numbers
 
 
 def refuse_deepspeed(
-    config: Mapping[str, Any], method: Method, args: Any, on_non_finite: str
+    config: Mapping[str, Any], method: Method, args: TrainingArguments, on_non_finite: str
 ) -> None:
     """Refuse what would train wrong under DeepSpeed, or is untried.
 
@@ -92,8 +93,8 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
     """Refuse a checkpoint of DeepSpeed without it, one of others with it, of more or fewer
     processes, or with code.
 
-    DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers and
-    three of its classes.
+    DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers
+    and three of its classes.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -131,7 +132,7 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
 class _Theirs:
     """Takes the place of DeepSpeed's classes in a file that is only checked."""
 
-    def __new__(cls, *_: Any) -> _Theirs:
+    def __new__(cls, *_: object) -> _Theirs:
         return super().__new__(cls)
 
 

@@ -86,7 +86,7 @@ def discard(folder: Path) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    """Where a checkpoint goes before it is deleted; the next run clears what a kill leaves there."""
+    """Where a checkpoint goes before it is deleted; the next run clears what a kill leaves."""
     aside = folder.parent / STAGING / f"{folder.name}.old"
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -113,7 +113,9 @@ class CheckpointWriter(Component):
 
     # ---- loading: the Trainer unpickles with weights_only, and errors of that get another text
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, *args: object, **kwargs: object
+    ) -> None:
         with _worded(f"the weights in {resume_from_checkpoint}"):
             self.own._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
@@ -153,7 +155,7 @@ class CheckpointWriter(Component):
 
     # ---- saving
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         folder: str = self.own._get_output_dir(trial)
         return os.path.join(folder, STAGING) if self._staged else folder
 
@@ -161,7 +163,7 @@ class CheckpointWriter(Component):
         if not self._staged:  # else it does not have its name yet
             self.own._push_from_checkpoint(checkpoint_folder)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Save, seal, rename, and only then delete older ones. A save that fails does not end the
         run.
 
@@ -192,7 +194,7 @@ class CheckpointWriter(Component):
         if trainer.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
 
-    def write(self, model: nn.Module, trial: Any) -> None:
+    def write(self, model: nn.Module, trial: object) -> None:
         """Write this process's files of a checkpoint under a temporary name."""
         self._staged = True
         try:
@@ -311,7 +313,7 @@ def _failure(action: Callable[[], None]) -> BaseException | None:
 
 
 @contextmanager
-def _own_names(model: Any) -> Iterator[None]:
+def _own_names(model: nn.Module) -> Iterator[None]:
     """Within, weights are saved under the names that the model has for them.
 
     ``save_pretrained`` uses the names of the files that such models are published in:

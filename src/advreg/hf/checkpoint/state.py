@@ -33,7 +33,7 @@ class IncompleteCheckpointError(CheckpointError, FileNotFoundError):
 def save_method(
     method: Method,
     folder: Path,
-    tally: Mapping[str, Any] | None = None,
+    tally: Mapping[str, object] | None = None,
     rank: int = 0,
     world: int = 1,
 ) -> None:
@@ -124,7 +124,7 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
     return tensors, facts
 
 
-def require_same_method(method: Method, name: str | None, options: Mapping[str, Any]) -> None:
+def require_same_method(method: Method, name: str | None, options: Mapping[str, object]) -> None:
     """Refuse to resume with another method than the saved one, or with other options."""
     if name != method.info.name:
         raise CheckpointError(
@@ -138,8 +138,8 @@ def require_same_method(method: Method, name: str | None, options: Mapping[str, 
     ]
     if changed:
         raise CheckpointError(
-            f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; resume "
-            "with the saved ones"
+            f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; "
+            "resume with the saved ones"
         )
 
 

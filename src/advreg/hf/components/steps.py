@@ -19,11 +19,11 @@ from advreg.hf.data import Ahead
 from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID, ModelInputs
 from advreg.methods.base import Batch, Step, StepReport
 
-Inputs = dict[str, Any]
 ComputeLoss = Callable[..., Tensor]
+Items = Tensor | int | None  # that the loss of an accumulation group is divided by
 
 
 class TrainingMode:
@@ -78,7 +78,7 @@ class StepRunner(Component):
         self._passes_before = replace(self.tally.passes)
 
     def training_step(
-        self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: ModelInputs, num_items_in_batch: Items = None
     ) -> Tensor:
         update = self.attached.update
         self.attached.loss.stock_items = num_items_in_batch
@@ -97,7 +97,7 @@ class StepRunner(Component):
             update.has_nonfinite = True
             return torch.full((), math.nan, device=self.trainer.args.device)
 
-    def _stock_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _stock_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         """The trainer's own step, to the bit."""
         known = {name: value for name, value in inputs.items() if name not in (SAMPLE_ID, PADDED)}
         loss: Tensor = self.own.training_step(model, known, items)
@@ -106,7 +106,7 @@ class StepRunner(Component):
         self.attached.update.reports.append((inputs, StepReport(loss, loss)))
         return loss
 
-    def _method_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _method_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         """The method's step; repeated in two passes if the fused pass ran out of memory."""
         try:
             return self._single_step(model, inputs, items)
@@ -122,7 +122,7 @@ class StepRunner(Component):
             self._single_step(model, earlier, items)
         return self._single_step(model, inputs, items)
 
-    def _single_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _single_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         with self._objective_as_loss():
             loss: Tensor = self.own.training_step(model, inputs, items)
         self.tally.passes.end_step()
@@ -142,7 +142,7 @@ class StepRunner(Component):
             attributes.update({name: value for name, value in on_instance.items() if value})
             self.attached.loss.own_compute_loss = None
 
-    def objective(self, model: nn.Module, inputs: Inputs, *_: Any, **__: Any) -> Tensor:
+    def objective(self, model: nn.Module, inputs: ModelInputs, *_: object, **__: object) -> Tensor:
         """The objective of a batch, scaled so that the trainer's step does not change it."""
         loss = self.attached.loss
         batch = {name: value for name, value in inputs.items() if name != ITEMS}
@@ -176,7 +176,7 @@ class StepRunner(Component):
         trainer.optimizer.step()
         trainer.model.zero_grad()
 
-    def floating_point_ops(self, inputs: Inputs) -> int:
+    def floating_point_ops(self, inputs: ModelInputs) -> int:
         """The stock estimate, six times tokens times weights, with the weights counted once."""
         if not self.method.info.needs or not is_stock(self.own.floating_point_ops):
             return int(self.own.floating_point_ops(inputs))
@@ -198,15 +198,15 @@ class TaskLoss(Component):
 
     group: int = 1  # micro-batches of this update
     group_items: Tensor | None = None  # loss items of this update, per process
-    stock_items: Any = None  # the same as the stock trainer counts them
+    stock_items: Items = None  # the same as the stock trainer counts them
     own_compute_loss: ComputeLoss | None = None  # what a step hides
     _ahead: Ahead = field(default_factory=Ahead)
 
     # ---- the batches of an update
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
-    ) -> tuple[list[Any], Any]:
+        self, epoch_iterator: Iterator[Batch], num_batches: int, *args: object, **kwargs: object
+    ) -> tuple[list[Batch], Items]:
         """The batches of an accumulation group and its loss items.
 
         A memory begins to prefetch for the next group.
@@ -224,7 +224,7 @@ class TaskLoss(Component):
         self.group_items = self._items_of(batches, items)
         return batches, items
 
-    def _items_of(self, batches: list[Any], stock: Any) -> Tensor | None:
+    def _items_of(self, batches: list[Batch], stock: Items) -> Tensor | None:
         """The loss items of an accumulation group; per process, since DDP averages gradients."""
         if not batches or "labels" not in batches[0]:
             return None
@@ -251,7 +251,7 @@ class TaskLoss(Component):
         return is_stock(self._compute_loss) and self.trainer.compute_loss_func is None
 
     def of_batch(
-        self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1
+        self, model: nn.Module, inputs: ModelInputs, batch: Batch, copies: int = 1
     ) -> Tensor:
         """L(θ) of a batch, or the mean over its copies, divided by the items of its accumulation
         group.
@@ -272,7 +272,12 @@ class TaskLoss(Component):
         return has_stock_smoother and view.prediction_head.compiles and view.means
 
     def _smoothed(
-        self, outputs: Any, labels: Tensor, *_: Any, num_items_in_batch: Any = None, **__: Any
+        self,
+        outputs: Any,
+        labels: Tensor,
+        *_: object,
+        num_items_in_batch: Items = None,
+        **__: object,
     ) -> Tensor:
         """The loss of the stock label smoother, compiled."""
         return self.view.prediction_head.loss(

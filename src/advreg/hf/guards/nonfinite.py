@@ -102,7 +102,7 @@ class NonFiniteGuard:
         self._late = LateCheck()
 
     @staticmethod
-    def supports(optimizer: Any) -> bool:
+    def supports(optimizer: object) -> bool:
         """Whether an optimizer reads ``found_inf``. Only torch's own optimizers are trusted."""
         is_own = type(optimizer).__module__.startswith("torch.optim.")
         return is_own and bool(getattr(optimizer, "_step_supports_amp_scaling", False))

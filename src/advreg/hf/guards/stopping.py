@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _NOTICE = ": stopping after this step, with a checkpoint; send it again to leave at once\n"
 
@@ -20,7 +21,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable[..., object] | int | None] = {}
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _GRAPHS = 64  # per function: each kind of layer, pass and mask has its own
 
@@ -56,7 +56,7 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The one compiled version of a function of tensors."""
     allow_many_graphs()
     return torch.compile(function)

@@ -10,11 +10,10 @@ Remove when: accelerate can leave outputs in their own precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import MethodType
-from typing import Any
 
 import torch
 from accelerate.utils.operations import ConvertOutputsToFp32
@@ -61,7 +60,9 @@ class NarrowLogits:
         return None if bias is None or bool(torch.any(bias)) else bias.new_zeros(())
 
 
-def as_computed(model: nn.Module, forward: Any) -> Any:
+def as_computed(
+    model: nn.Module, forward: Callable[..., object] | None
+) -> Callable[..., object] | None:
     """The method that accelerate's forward calls before it widens the outputs, or None."""
     widens = getattr(forward, "__wrapped__", None)
     if not isinstance(widens, ConvertOutputsToFp32):

@@ -61,7 +61,7 @@ def known_padding(padded: Mapping[str, bool], is_encoder_decoder: bool) -> Itera
 def _answering(ignore: Callable[..., bool], is_padded: bool) -> Callable[..., bool]:
     """transformers' check, which keeps a mask with padding and sees no mask otherwise."""
 
-    def answer(padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
+    def answer(padding_mask: Tensor | None, *args: object, **kwargs: object) -> bool:
         return not (is_padded and padding_mask is not None) and ignore(None, *args, **kwargs)
 
     return answer

@@ -16,7 +16,7 @@ from advreg.hf.patches.layerdrop import has_disabled_layerdrop, layers_kept
 from advreg.hf.patches.logit_precision import NarrowLogits
 from advreg.hf.view.injection import bare, compiled_parts, uncompiled
 
-Context = Callable[[], AbstractContextManager[Any]]
+Context = Callable[[], AbstractContextManager[object]]
 Forward = Callable[..., Any]
 
 
@@ -96,19 +96,19 @@ def _both(one: Context, other: Context) -> Iterator[None]:
 # ---- passes of the ascent
 
 
-def _call_eagerly(forward: Forward, **inputs: Any) -> Any:
+def _call_eagerly(forward: Forward, **inputs: object) -> Any:
     with torch.compiler.set_stance("force_eager"):
         return forward(**inputs)
 
 
 def _call_for_ascent(
-    core: PreTrainedModel, forward: Forward, constant: Forward, **inputs: Any
+    core: PreTrainedModel, forward: Forward, constant: Forward, **inputs: object
 ) -> Any:
     """A pass with constant parameters, unless checkpointing would recompute it with others."""
     return (forward if core.is_gradient_checkpointing else constant)(**inputs)
 
 
-def call_frozen(model: nn.Module, **inputs: Any) -> Any:
+def call_frozen(model: nn.Module, **inputs: object) -> Any:
     """The model's output without gradients of parameters, for a compiler to trace.
 
     A compiled backward pass computes all gradients of its graph, requested or not; in this graph
@@ -118,7 +118,7 @@ def call_frozen(model: nn.Module, **inputs: Any) -> Any:
     return call_with(model, constants, **inputs)
 
 
-def call_constant(model: nn.Module, **inputs: Any) -> Any:
+def call_constant(model: nn.Module, **inputs: object) -> Any:
     """:func:`call_frozen` for a model whose parts are compiled, without a lookup of every name."""
     with constant_parameters(model):
         return model(**inputs)
@@ -143,6 +143,6 @@ def constant_parameters(model: nn.Module) -> Iterator[None]:
             parameters[name] = value
 
 
-def call_with(model: nn.Module, parameters: dict[str, Tensor], **inputs: Any) -> Any:
+def call_with(model: nn.Module, parameters: dict[str, Tensor], **inputs: object) -> Any:
     """The model's output with other values of some of its parameters."""
     return torch.func.functional_call(model, parameters, (), inputs)

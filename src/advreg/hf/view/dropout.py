@@ -24,7 +24,7 @@ class DropoutModes:
     """
 
     def __init__(
-        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[object]]
     ) -> None:
         self._model, self._context = model, context
         self._shared: list[Tensor] | None = None  # random state at the start of each pass

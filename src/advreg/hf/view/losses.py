@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advreg.core.divergence import Divergence, Prediction, divergence
 from advreg.hf.view.head import IGNORED, Head, counted
-from advreg.hf.view.inputs import ITEMS, Inputs
+from advreg.hf.view.inputs import ITEMS, Inputs, ModelInputs
 from advreg.methods.base import Batch
 
 
@@ -37,7 +36,7 @@ class Losses:
         self._honours: bool | None = None
 
     def of_pass(
-        self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1
+        self, model: nn.Module, inputs: ModelInputs, batch: Batch, copies: int = 1
     ) -> Tensor:
         """The loss of a loop without a trainer, by one pass."""
         items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies

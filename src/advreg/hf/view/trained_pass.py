@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,9 @@ from torch import Tensor, nn
 
 from advreg.hf.guards.capability import refusal
 from advreg.hf.patches.fused_head import FUSED_HEAD, SKIP_LOGITS, fused_head_output
+from advreg.hf.view.calls import Forward
 from advreg.hf.view.doubling import first_half, rows_of
-from advreg.hf.view.inputs import ITEMS
+from advreg.hf.view.inputs import ITEMS, ModelInputs
 from advreg.hf.view.streams import Delta
 from advreg.methods.base import Batch
 
@@ -57,7 +57,7 @@ class TrainedPass:
         self._clean: Tensor | None = None
         self.perturbed: Tensor | None = None
 
-    def make(self, model: nn.Module, inputs: dict[str, Any]) -> None:
+    def make(self, model: nn.Module, inputs: ModelInputs) -> None:
         """Let the loss function call the model, in whose place this pass is called."""
         compiled = vars(model).get(_CALL)
         vars(model)[_CALL] = partial(self._call, compiled or model._call_impl)
@@ -82,13 +82,13 @@ class TrainedPass:
             raise refusal("predictions", f"the output of {name} has no `logits`")
         return self._clean
 
-    def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, forward: Forward, *args: object, **kwargs: Any) -> Any:
         if self._is_made or torch.is_grad_enabled() != self._grad:
             return forward(*args, **kwargs)  # another pass, such as one for metrics
         self._is_made = True
         view = self._view
         head = view.prediction_head
-        inputs = dict(zip(view.inputs.parameters, args, strict=False)) | kwargs
+        inputs: ModelInputs = dict(zip(view.inputs.parameters, args, strict=False)) | kwargs
         has_fused_head = self._needs_logits and bool(inputs.pop(FUSED_HEAD, False))
         labels, items = inputs.get("labels"), inputs.get(ITEMS)
         keeps_labels = (
@@ -118,14 +118,14 @@ class TrainedPass:
         loss = head.loss(logits, labels, items if view.inputs.takes_items else None)
         return type(output)(**{**output, "loss": loss})
 
-    def _double(self, inputs: dict[str, Any], keeps_labels: bool) -> dict[str, Any]:
+    def _double(self, inputs: ModelInputs, keeps_labels: bool) -> ModelInputs:
         doubled = self._view.fusing.doubled(inputs, keeps_labels)
         if doubled is None:
             self._doubled, self._delta = False, None
             return inputs
         return doubled
 
-    def _seen(self, output: Any, inputs: Mapping[str, Any]) -> Any:
+    def _seen(self, output: Any, inputs: Batch) -> Any:
         """The output that the loss function sees, of one copy if the pass doubled the inputs."""
         logits = getattr(output, "logits", None)
         if isinstance(logits, Tensor):
@@ -137,7 +137,7 @@ class TrainedPass:
         return output
 
 
-def prediction_of(output: Any) -> Tensor:
+def prediction_of(output: object) -> Tensor:
     """The logits of a model's output."""
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +20,13 @@ from advreg.hf.view.dropout import DropoutModes, has_dropout
 from advreg.hf.view.gradient import PerturbationGradient, require_non_reentrant
 from advreg.hf.view.head import Head
 from advreg.hf.view.injection import bare, uncompiled
-from advreg.hf.view.inputs import Inputs, sample_ids
+from advreg.hf.view.inputs import Inputs, ModelInputs, sample_ids
 from advreg.hf.view.losses import Losses
 from advreg.hf.view.streams import Delta, Streams
 from advreg.hf.view.trained_pass import TrainedPass, prediction_of
 from advreg.methods.base import Batch
 
-ComputeLoss = Callable[[nn.Module, dict[str, Any], Batch, int], Tensor]
+ComputeLoss = Callable[[nn.Module, ModelInputs, Batch, int], Tensor]
 
 
 class HFModelView:
