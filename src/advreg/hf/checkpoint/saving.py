@@ -45,6 +45,7 @@ from advreg.hf.checkpoint.state import (
 )
 from advreg.hf.components.component import Component
 from advreg.hf.counting import Tally
+from advreg.hf.replaced import replaced
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,10 @@ _FAILED_WRITES = (
     "inline_container",
 )  # torch.save on a full disk: "unexpected pos 576 vs 534"
 
-_CONVERSIONS = "_weight_conversions"  # of a model: what save_pretrained renames and splits
+# What save_pretrained renames and splits to match the files that such models are published in:
+# LayerNorm.gamma, or each expert of a mixture. The Trainer loads a checkpoint without it, and would
+# not load those weights; from_pretrained reads both.
+_CONVERSIONS = "_weight_conversions"
 
 
 @dataclass(eq=False)
@@ -198,7 +202,7 @@ class CheckpointWriter(Component):
         """Write this process's files of a checkpoint under a temporary name."""
         self._staged = True
         try:
-            with _own_names(self.trainer.model):
+            with replaced(vars(self.trainer.model), _CONVERSIONS, []):
                 self.own._save_checkpoint(model, trial)
         finally:
             self._staged = False
@@ -310,25 +314,6 @@ def _failure(action: Callable[[], None]) -> BaseException | None:
             raise
         return error
     return None
-
-
-@contextmanager
-def _own_names(model: nn.Module) -> Iterator[None]:
-    """Within, weights are saved under the names that the model has for them.
-
-    ``save_pretrained`` uses the names of the files that such models are published in:
-    ``LayerNorm.gamma``, or each expert of a mixture by itself. The Trainer loads a checkpoint
-    without them, and would not load those weights; ``from_pretrained`` reads both.
-    """
-    renamed = vars(model).get(_CONVERSIONS)
-    setattr(model, _CONVERSIONS, [])
-    try:
-        yield
-    finally:
-        if renamed is None:
-            delattr(model, _CONVERSIONS)
-        else:
-            setattr(model, _CONVERSIONS, renamed)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.guards.requirements import require, require_arguments, require_sharding
 from advreg.hf.guards.stopping import Stop
 from advreg.hf.progress import progress_bar
+from advreg.hf.replaced import replaced
 from advreg.hf.view.head import Head
 from advreg.hf.view.injection import bare
 
@@ -63,8 +64,8 @@ class TrainingRun(Component):
             during.callback(attached.release_view)
             during.callback(attached.updates.release)
             events, handler = Events(attached), trainer.callback_handler
-            handler.call_event = partial(events.follow, handler.call_event)
-            during.callback(delattr, handler, "call_event")
+            follow = partial(events.follow, handler.call_event)
+            during.enter_context(replaced(vars(handler), "call_event", follow))
             during.enter_context(events.stop)
             return self.own.train(checkpoint, *args, **kwargs)
 
@@ -121,11 +122,8 @@ class TrainingRun(Component):
             )
             return drawn
 
-        self.trainer.hp_space = without_options
-        try:
+        with replaced(vars(self.trainer), "hp_space", without_options):
             self.own._hp_search_setup(trial)
-        finally:
-            self.trainer.hp_space = space
         if isinstance(trial, dict):
             options.update(
                 {name: value for name, value in trial.items() if name.startswith(_OPTION)}

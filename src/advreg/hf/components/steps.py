@@ -18,6 +18,7 @@ from advreg.hf.counting import PassCount
 from advreg.hf.data import Ahead
 from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
 from advreg.hf.patches.mask_sync import PADDED
+from advreg.hf.replaced import replaced
 from advreg.hf.view.doubling import rows_of
 from advreg.hf.view.inputs import ITEMS, SAMPLE_ID, ModelInputs
 from advreg.methods.base import Batch, Step, StepReport
@@ -45,11 +46,8 @@ class TrainingMode:
         if has_own or not all(module.training for module in self._modules):
             yield
             return
-        vars(model)["train"] = partial(_train_again, model)
-        try:
+        with replaced(vars(model), "train", partial(_train_again, model)):
             yield
-        finally:
-            del vars(model)["train"]
 
 
 def _train_again(model: nn.Module, mode: bool = True) -> nn.Module:
@@ -131,16 +129,12 @@ class StepRunner(Component):
     @contextmanager
     def _objective_as_loss(self) -> Iterator[None]:
         """Within, the trainer's ``compute_loss`` returns the method's objective."""
-        attributes = vars(self.trainer)
-        on_instance = {"compute_loss": attributes.get("compute_loss")}
-        self.attached.loss.own_compute_loss = self.trainer.compute_loss
-        attributes["compute_loss"] = self.objective
-        try:
+        own = self.trainer.compute_loss
+        with (
+            replaced(vars(self.attached.loss), "own_compute_loss", own),
+            replaced(vars(self.trainer), "compute_loss", self.objective),
+        ):
             yield
-        finally:
-            del attributes["compute_loss"]
-            attributes.update({name: value for name, value in on_instance.items() if value})
-            self.attached.loss.own_compute_loss = None
 
     def objective(self, model: nn.Module, inputs: ModelInputs, *_: object, **__: object) -> Tensor:
         """The objective of a batch, scaled so that the trainer's step does not change it."""
@@ -257,13 +251,9 @@ class TaskLoss(Component):
         group.
         """
         items = None if self.stock_items is None else self.stock_items * copies
-        smoother = self.trainer.label_smoother
-        if self._smooths_compiled():
-            self.trainer.label_smoother = self._smoothed
-        try:
+        smoother = self._smoothed if self._smooths_compiled() else self.trainer.label_smoother
+        with replaced(vars(self.trainer), "label_smoother", smoother):
             loss = self._compute_loss(model, inputs, num_items_in_batch=items)
-        finally:
-            self.trainer.label_smoother = smoother
         return loss * self._scale(batch)
 
     def _smooths_compiled(self) -> bool:

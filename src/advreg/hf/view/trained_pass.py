@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from advreg.hf.guards.capability import refusal
 from advreg.hf.patches.fused_head import FUSED_HEAD, SKIP_LOGITS, fused_head_output
+from advreg.hf.replaced import replaced
 from advreg.hf.view.calls import Forward
 from advreg.hf.view.doubling import first_half, rows_of
 from advreg.hf.view.inputs import ITEMS, ModelInputs
@@ -59,15 +60,9 @@ class TrainedPass:
 
     def make(self, model: nn.Module, inputs: ModelInputs) -> None:
         """Let the loss function call the model, in whose place this pass is called."""
-        compiled = vars(model).get(_CALL)
-        vars(model)[_CALL] = partial(self._call, compiled or model._call_impl)
-        try:
+        forward = vars(model).get(_CALL) or model._call_impl
+        with replaced(vars(model), _CALL, partial(self._call, forward)):
             self.loss = self._view.compute_loss(model, inputs, self._batch, 1 + self._both_losses)
-        finally:
-            if compiled is None:
-                del vars(model)[_CALL]
-            else:
-                vars(model)[_CALL] = compiled
         if not self._is_made:
             raise refusal(
                 "predictions",
