@@ -29,12 +29,12 @@ class PassCount:
 
 
 class Timer:
-    """Seconds spent in optimizer steps, evaluation and saving left out.
+    """Seconds spent in optimizer steps, without evaluation and saving.
 
-    The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its
-    median step as often as it has steps: a machine that is busy for a while does not show. The GPU
-    is not waited for: each update waits for the check of the one before, so the host is never more
-    than an update ahead of what it counts.
+    The steps of one epoch cost the same (all refresh a cache, or none does), so an epoch takes the
+    median of its steps times their number: a machine that is busy for a while has no effect. The
+    timer does not wait for the GPU: each update waits for the check of the one before, so the host
+    is at most one update ahead.
 
     Args:
         epochs: seconds of each epoch of a resumed run so far; the last epoch may be partial.
@@ -53,7 +53,7 @@ class Timer:
         self._epoch.append(time.perf_counter() - self._started)
 
     def turn(self, epoch: int) -> None:
-        """This epoch begins, or goes on."""
+        """Begin this epoch, or resume it."""
         self._past, self._updates, self._epoch = self.epochs, self.updates, []
         self._number = epoch
 
@@ -81,12 +81,12 @@ class Timer:
 
 @dataclass
 class Tally:
-    """What a run counts; checkpoints save it, and a resumed run goes on counting.
+    """What a run counts. Checkpoints save it, and a resumed run continues it.
 
     Args:
         passes: passes over the model.
         timer: seconds spent in updates.
-        skipped: updates that were not made because they were not finite.
+        skipped: updates left out because they were not finite.
         planned: updates of the run as planned when it began.
     """
 

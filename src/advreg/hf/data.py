@@ -1,6 +1,4 @@
-"""Stable sample ids: how they get from the dataset into the batch, and what is checked and noted on
-the way.
-"""
+"""Stable sample ids on their way from the dataset into the batch, and the checks of a batch."""
 
 from __future__ import annotations
 
@@ -45,13 +43,13 @@ class Picked:
 class Identified(Dataset[Any]):
     """A dataset that gives a ``DataLoader`` each sample with its index.
 
-    Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the
-    dataset's own.
+    Otherwise it behaves as the dataset: ``identified[i]``, ``len(identified)`` and all attributes
+    are the dataset's own.
 
     Args:
         samples: the dataset.
-        required: refuse a sample with a ``sample_id`` already. If false such a sample comes
-            without an id.
+        required: whether a sample that has a ``sample_id`` already is an error; otherwise it gets
+        no other.
 
     Example:
         >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}]).__getitems__([1])
@@ -95,8 +93,7 @@ def identified(dataset: Any, required: bool = False) -> Any:
 
     Args:
         dataset: what the trainer was given.
-        required: whether the method remembers samples; otherwise ids only serve in messages.
-    """
+        required: whether the method remembers samples; otherwise only messages need the ids."""
     if isinstance(dataset, Identified):
         dataset = dataset.samples
     if isinstance(dataset, IterableDataset) or not (
@@ -109,17 +106,15 @@ def identified(dataset: Any, required: bool = False) -> Any:
 
 
 def fetched(dataset: Sized, indices: Sequence[int]) -> Any:
-    """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables
-    do. What it then returns may be of any kind that the collator takes.
+    """Samples as a ``DataLoader`` fetches them: in one call of ``__getitems__`` if the dataset has
+    it, as Arrow tables do. That may return any object that the collator takes.
     """
     together = getattr(dataset, "__getitems__", None)
     return together(list(indices)) if together else [dataset[index] for index in indices]
 
 
 def attribute_of(wrapper: object, inner: str, name: str) -> Any:
-    """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none
-    yet.
-    """
+    """An attribute of the object that a wrapper holds; while it is unpickled, it holds none yet."""
     if name == inner or (name.startswith("__") and name.endswith("__")):
         raise AttributeError(f"'{type(wrapper).__name__}' object has no attribute '{name}'")
     return getattr(getattr(wrapper, inner), name)
@@ -127,14 +122,13 @@ def attribute_of(wrapper: object, inner: str, name: str) -> Any:
 
 @dataclass
 class IdCollator:
-    """Collate with the user's collator, carry ``sample_id`` around it, and check what the model
-    cannot take.
+    """Collates with the user's collator, adds the ids, and checks what the model can take.
 
-    A batch with ids is trained on; it also says which of its masks hide something, which a GPU is
-    slow to tell. Attributes are the collator's own, to read and to set.
+    A batch with ids also says which of its masks hide a position, so that no pass has to ask the
+    GPU. Attributes are the collator's own, to read and to set.
 
     Args:
-        collator: the collator to wrap; it never sees the ids.
+        collator: the collator to wrap, which does not see the ids.
         limits: what the model can take; see :class:`Limits`.
     """
 
@@ -167,7 +161,9 @@ class IdCollator:
 
 
 def _copies(samples: Any) -> Any:
-    """Samples that a collator may take apart, without an effect on the next epoch."""
+    """Copies of samples: a collator may take its rows apart, and the next epoch needs them
+    again.
+    """
     if not isinstance(samples, list):
         return samples
     return [copy(row) if isinstance(row, Mapping) else row for row in samples]
@@ -175,7 +171,7 @@ def _copies(samples: Any) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model can take: labels below ``classes``, at most ``positions`` tokens; ``None`` is no
+    """The limits of a model: labels below ``classes``, at most ``positions`` tokens; None is no
     limit.
     """
 
@@ -234,9 +230,7 @@ def _sample(batch: Batch, row: int) -> str:
 
 
 def _classes(core: nn.Module) -> int | None:
-    """Number of classes of a classification head; ``None`` for regression and several labels at
-    once.
-    """
+    """Number of classes of a classification head; None for regression and several labels at once."""
     config = getattr(core, "config", None)
     problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
     if (
@@ -249,9 +243,7 @@ def _classes(core: nn.Module) -> int | None:
 
 
 def _positions(core: nn.Module) -> int | None:
-    """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding
-    index).
-    """
+    """Positions of a learned position table; RoBERTa and related models reserve the first ones."""
     for name, module in core.named_modules():
         if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITION_TABLES:
             lost = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -295,7 +287,7 @@ class Ahead:
         self._held: list[Batch] = []
 
     def take(self, iterator: Iterator[Batch], count: int) -> list[Batch]:
-        """The next ``count`` batches, or what is left of them."""
+        """The next ``count`` batches, or fewer at the end."""
         if iterator is not self._iterator:  # another epoch
             self._iterator, self._held = iterator, []
         taken, self._held = self._held[:count], self._held[count:]
@@ -308,7 +300,7 @@ class Ahead:
                 memory.prefetch(batch[SAMPLE_ID].cpu())
 
     def glimpse(self, count: int) -> list[Batch]:
-        """The ``count`` batches that will be taken next, or what is left of them."""
+        """The ``count`` batches that will be taken next, or fewer at the end."""
         if self._iterator is not None:
             self._held += islice(self._iterator, max(0, count - len(self._held)))
         return self._held[:count]

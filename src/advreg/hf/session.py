@@ -253,8 +253,7 @@ class Session:
         place in the data, and the states of the random generators.
 
         Raises:
-            RuntimeError: gradients of an accumulation group wait for their update.
-        """
+            RuntimeError: the last batch does not complete its accumulation group."""
         if not self.closes_group:
             raise RuntimeError(
                 "state_dict must be called after an update, got the middle of an accumulation "
@@ -273,12 +272,11 @@ class Session:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; the next pass over ``loader`` goes on after the
+        """Restore what :meth:`state_dict` returned; the next pass over ``loader`` resumes after the
         last batch of it.
 
         Raises:
-            CheckpointError: it is of another method, or of other options.
-        """
+            CheckpointError: the state belongs to another method, or to other options."""
         require_same_method(self.method, state["method"], state["options"])
         if self.method.memory is not None:
             self.method.memory.load([MemoryState(**state["memory"])])

@@ -1,4 +1,4 @@
-"""Seeing the training set once before training: lengths, sentence vectors, and a fingerprint."""
+"""One pass over the training set before training: lengths, sentence vectors, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def token_checksum(stream: int, ids: range, counts: Tensor, tokens: Tensor) -> i
 
 
 def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64 bits in which every input bit moves every output bit (the end of
+    """A bijection of 64 bits in which every input bit affects every output bit (the end of
     splitmix64).
     """
     values = values + np.uint64(0x9E3779B97F4A7C15)

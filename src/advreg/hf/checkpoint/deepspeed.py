@@ -38,7 +38,7 @@ def refuse_deepspeed(
     """Refuse what would train wrong under DeepSpeed, or is untried.
 
     Args:
-        config: DeepSpeed's, its ``"auto"`` filled in.
+        config: DeepSpeed's configuration, with each ``"auto"`` filled in.
         method: how to train.
         args: the trainer's arguments.
         on_non_finite: the trainer's.
@@ -90,8 +90,8 @@ def refuse_deepspeed(
 
 
 def require_readable(checkpoint: Path, engaged: bool) -> None:
-    """Refuse a checkpoint of DeepSpeed without it, one of others with it, of more or fewer
-    processes, or with code.
+    """Refuse a checkpoint that DeepSpeed would misread: saved with DeepSpeed and resumed without it
+    or the reverse, by another number of processes, or with code in it.
 
     DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers
     and three of its classes.

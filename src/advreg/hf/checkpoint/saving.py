@@ -1,6 +1,4 @@
-"""Checkpoints of the Trainer in one piece: whole or not there; and a failed save is not a failed
-run.
-"""
+"""Checkpoints of the Trainer: complete or absent. A run survives a save that fails."""
 
 from __future__ import annotations
 
@@ -82,8 +80,8 @@ class CheckpointWriter(Component):
     _since: int = 0  # step from which on checkpoints in the folder are the run's
 
     def settle(self, given: str | bool | None) -> str | None:
-        """The checkpoint to resume from, after a check of all its files; clears what a run that was
-        killed during a save left.
+        """The checkpoint to resume from, after a check of all its files. Deletes what a run that
+        was killed during a save has left.
         """
         trainer = self.trainer
         output = Path(trainer.args.output_dir)
@@ -105,8 +103,8 @@ class CheckpointWriter(Component):
         return str(checkpoint)
 
     def _rotate_behind(self, checkpoint: Path) -> None:
-        """Delete what a run that was killed after its save would have deleted next; never what came
-        later.
+        """Delete the checkpoints that a run that was killed after a save would have deleted next;
+        later ones stay.
         """
         run, step = checkpoint.parent, step_of(checkpoint) or 0
         later = {folder for number, folder in checkpoints(run).items() if number >= step}
@@ -130,7 +128,7 @@ class CheckpointWriter(Component):
             self.own._load_optimizer_and_scheduler(checkpoint)
 
     def _load_method(self, checkpoint: Path) -> None:
-        """What the method remembers, and what the run has counted."""
+        """Load what the method remembers and what the run has counted."""
         args = self.trainer.args
         saved = load_method(self.method, checkpoint, args.process_index, args.world_size)
         before = len(method_files(checkpoint))
@@ -187,7 +185,7 @@ class CheckpointWriter(Component):
                 shutil.rmtree(run / STAGING, ignore_errors=True)
             trainer.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
-                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free "
+                "could not save %s (%s); training continues and earlier checkpoints are kept. Free "
                 "some space, or set "
                 "save_total_limit",
                 folder.name,
@@ -199,7 +197,7 @@ class CheckpointWriter(Component):
             self._push_from_checkpoint(str(folder))
 
     def write(self, model: nn.Module, trial: object) -> None:
-        """Write this process's files of a checkpoint under a temporary name."""
+        """Write the files of this process under a temporary name."""
         self._staged = True
         try:
             with replaced(vars(self.trainer.model), _CONVERSIONS, []):
@@ -208,8 +206,8 @@ class CheckpointWriter(Component):
             self._staged = False
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The trainer's own; in a checkpoint it fails for all processes, which wait for each other
-        in what comes next.
+        """The trainer's own. During a checkpoint a failure of one process is raised in all of them,
+        because they wait for each other afterwards.
         """
         save = partial(self.own.save_model, output_dir, _internal_call)
         if not self._staged:
@@ -253,10 +251,8 @@ class CheckpointWriter(Component):
             rotate(folder.parent, args.save_total_limit, keep)
 
     def _best_checkpoint(self, staged: Path, folder: Path) -> str | None:
-        """The best checkpoint by its own name, which the stock Trainer looks for where this one is
-        staged.
-
-        It may be an earlier one: an evaluation after a save finds that the saved weights are the
+        """The best checkpoint by its final name; the stock Trainer records the name of the staged
+        one. The best may be an earlier one, if an evaluation after its save finds its weights the
         best so far.
         """
         state = self.trainer.state
@@ -273,7 +269,7 @@ class CheckpointWriter(Component):
         return str(earlier) if has_earlier else recorded
 
     def _count(self, is_here: bool) -> int:
-        """The number of processes where it is so; each waits for all."""
+        """The number of processes where this is true; each waits for all."""
         args = self.trainer.args
         if args.world_size == 1:
             return int(is_here)
@@ -284,8 +280,8 @@ class CheckpointWriter(Component):
 def _whole(
     given: str | os.PathLike[str] | bool | None, output: Path, engaged: bool, remembers: bool
 ) -> Path | None:
-    """The checkpoint that was asked for, or the last one of a run; read once for all processes, and
-    to its end.
+    """The checkpoint that was asked for, or the last one of a run. One process reads all of its
+    files.
     """
     if given is True:
         checkpoint = last_whole_checkpoint(output, remembers)
@@ -304,7 +300,7 @@ def _whole(
 
 
 def _failure(action: Callable[[], None]) -> BaseException | None:
-    """Why something could not be written, if it could not; other errors are raised."""
+    """The error of a failed write, or None; other errors are raised."""
     try:
         action()
     except (OSError, SafetensorError, RuntimeError, CheckpointException) as error:

@@ -27,7 +27,7 @@ class CheckpointError(ValueError):
 
 
 class IncompleteCheckpointError(CheckpointError, FileNotFoundError):
-    """A checkpoint lacks the file in which the stock Trainer looks up where the run stands."""
+    """A checkpoint lacks ``trainer_state.json``, which the stock Trainer resumes from."""
 
 
 def save_method(
@@ -37,12 +37,12 @@ def save_method(
     rank: int = 0,
     world: int = 1,
 ) -> None:
-    """Write what the method remembers: tensors, and as metadata its name, options and facts.
+    """Write what the method remembers: tensors, with its name, options and facts as metadata.
 
     Args:
         method: the method.
         folder: the checkpoint's folder.
-        tally: running totals of the run (passes, seconds) that a resumed run goes on counting from.
+        tally: running totals of the run (passes, seconds), which a resumed run continues.
         rank, world: this process and how many there are; each writes its own file.
     """
     state = MemoryState() if method.memory is None else method.memory.state()
@@ -62,8 +62,8 @@ def save_method(
 
 
 def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """Give the method back what it remembered, if it is the same method with the same options;
-    returns the tally.
+    """Load what the method remembered, if it is the same method with the same options; returns the
+    tally.
 
     The memory of a run of another number of processes is resharded; see
     :meth:`~advreg.memory.memory.Memory.load`. After another Trainer's checkpoint the method
@@ -91,7 +91,7 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
 
 
 def _begin_memory(method: Method, folder: Path, rank: int) -> None:
-    """Say, once, that a run goes on without what its method would remember."""
+    """Begin with an empty memory, and say so once."""
     if (wrong := _state_fault(folder / _STATE_FILE)) is not None:
         raise CheckpointError(f"{folder} cannot be used: {wrong}; it is no checkpoint")
     epoch = float(json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")).get("epoch") or 0)
@@ -159,8 +159,7 @@ def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:
 
     Args:
         run: folder of the run.
-        remembers: must the checkpoint hold what a method remembers?
-    """
+        remembers: whether the checkpoint must hold what a method remembers."""
     token = claimed(run)
     for folder in checkpoints(run).values():
         wrong = _fault(folder, token, remembers)
@@ -184,7 +183,7 @@ def require_whole(folder: Path, remembers: bool = True) -> None:
 
 
 def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
-    """Delete the checkpoints that were saved first until ``limit`` are left; never one of ``keep``.
+    """Delete the oldest checkpoints until ``limit`` are left; those in ``keep`` stay.
 
     The Trainer's own rotation orders by number where all were saved within a second, and would then
     delete the newest in favour of a damaged one with a higher number.

@@ -1,4 +1,4 @@
-"""What the parts of an attachment have in common."""
+"""The base class of the parts of an attachment."""
 
 from __future__ import annotations
 

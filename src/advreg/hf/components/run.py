@@ -97,7 +97,7 @@ class TrainingRun(Component):
         return self.own._inner_training_loop(*args, **kwargs)
 
     def prepare_method(self) -> None:
-        """Let the method's memory see the training set once."""
+        """Let the memory of the method look at the training set once."""
         trainer, memory = self.trainer, self.method.memory
         assert memory is not None
         is_shown = not trainer.args.disable_tqdm and trainer.is_world_process_zero()
@@ -133,8 +133,8 @@ class TrainingRun(Component):
         )
 
     def evaluate(self, *args: object, **kwargs: object) -> object:
-        """The trainer's own; with a method it draws no random number that a run resumed after it
-        would miss.
+        """The trainer's own. With a method the random state is restored afterwards, because a run
+        that is resumed from here does not evaluate again.
         """
         if not self.method.info.needs:
             return self.own.evaluate(*args, **kwargs)
@@ -158,7 +158,7 @@ class Events(Component):
         control: TrainerControl,
         **kwargs: object,
     ) -> TrainerControl:
-        """Call all callbacks, whose list stays the user's, then the method of that name here."""
+        """Call the callbacks of the user, then the method of that name here."""
         control = call(event, args, state, control, **kwargs)
         if hasattr(self, event):
             getattr(self, event)(control)
@@ -222,7 +222,7 @@ class Events(Component):
 
 
 def warn_of_ignored_items(trainer: Trainer) -> None:
-    """Say that the stock step makes the loss larger by accumulation with this model."""
+    """Warn that the stock step multiplies the loss by the accumulation steps with this model."""
     steps, core = trainer.args.gradient_accumulation_steps, bare(trainer.model)
     own_loss = trainer.compute_loss_func is None and trainer.label_smoother is None
     takes_items = (

@@ -61,7 +61,7 @@ class Samples(Component):
     def identify(self) -> None:
         """Give every training sample its index as a stable id.
 
-        A loader that is not stock's may not take the result; it gets the data as given, unless ids
+        An overridden loader may not accept data with ids, so it gets the data as given unless ids
         are needed.
         """
         is_required = "ids" in self.method.info.needs
@@ -190,7 +190,7 @@ class Samples(Component):
     def _get_collator_with_removed_columns(
         self, data_collator: Collator, *args: object, **kwargs: object
     ) -> object:
-        """The stock wrapper around the user's collator; ids are no columns and stay outside."""
+        """The stock wrapper, put around the user's collator: ids are no columns."""
         stock = self.own._get_collator_with_removed_columns
         if not isinstance(data_collator, IdCollator):
             return stock(data_collator, *args, **kwargs)

@@ -151,14 +151,14 @@ class StepRunner(Component):
         return scaled if scaled.requires_grad else scaled.requires_grad_()
 
     def backward(self, loss: Tensor) -> None:
-        """Propagate the loss of a point before the last, which needs no more scaling."""
+        """Propagate the loss of a point before the last one; it needs no further scaling."""
         self.tally.passes.backward += 1
         scaling = {"scale_wrt_gas": False} if self.trainer.is_deepspeed_enabled else {}
         self.trainer.accelerator.backward(loss, **scaling)
 
     def _inner_update(self) -> None:
-        """The optimizer step between two replays of FreeAT, clipped as the last one; the learning
-        rate stays.
+        """The optimizer step between two replays of FreeAT: clipped as usual, at the same learning
+        rate.
         """
         trainer, guard = self.trainer, self.attached.updates.guard
         most = trainer.args.max_grad_norm if trainer.args.max_grad_norm > 0 else math.inf
@@ -247,7 +247,7 @@ class TaskLoss(Component):
     def of_batch(
         self, model: nn.Module, inputs: ModelInputs, batch: Batch, copies: int = 1
     ) -> Tensor:
-        """L(θ) of a batch, or the mean over its copies, divided by the items of its accumulation
+        """L(θ) of a batch, or its mean over the copies, divided by the items of the accumulation
         group.
         """
         items = None if self.stock_items is None else self.stock_items * copies

@@ -26,7 +26,9 @@ class UpdateCheck(Component):
     guard: NonFiniteGuard | None = None
 
     def begin(self) -> None:
-        """Let the optimizer skip updates that are not finite, if it can and the run then stops."""
+        """Let the optimizer skip updates that are not finite, if it can and the run is to stop at
+        one.
+        """
         trainer = self.trainer
         # without the wrapper of accelerate
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
@@ -80,7 +82,7 @@ class UpdateCheck(Component):
         )
 
     def _maybe_log_save_evaluate(self, *args: object, **kwargs: object) -> None:
-        """The trainer's own, after an update that is not finite has raised its error."""
+        """The trainer's own, after the check of the last update."""
         control = self.trainer.control
         if control.should_log or control.should_evaluate or control.should_save:
             self.settle()
@@ -96,8 +98,8 @@ class Logs(Component):
     _values: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, report: StepReport) -> None:
-        """Note what a step did. The losses of an update's micro-batches add up, as in the Trainer's
-        own ``loss``.
+        """Note the report of a step. The losses of an update's micro-batches add up, as in the
+        Trainer's own ``loss``.
         """
         group = self.attached.loss.group
         self._values["task_loss"].append(group * report.task_loss.detach())

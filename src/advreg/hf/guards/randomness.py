@@ -1,6 +1,4 @@
-"""The states of the random generators: restored after work that must leave no trace, and reused for
-shared masks.
-"""
+"""The states of the random generators, to restore them and to share dropout masks."""
 
 from __future__ import annotations
 
@@ -48,7 +46,9 @@ def set_random_states(states: list[Tensor]) -> None:
 
 
 def generator_states(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
-    """The states of all global random generators, and of these, as plain values and tensors."""
+    """The states of all global random generators and of the given ones, as plain values and
+    tensors.
+    """
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),

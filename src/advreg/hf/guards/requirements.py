@@ -1,4 +1,4 @@
-"""The check, before a training, that trainer, model and data offer what a method needs."""
+"""Checks before a training that trainer, model and data offer what a method needs."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ _NOTICE = ": stopping after this step, with a checkpoint; send it again to leave
 
 
 class Stop:
-    """Within, the first SIGINT or SIGTERM only sets ``asked``; the second has its former effect at
-    once.
+    """Within, the first SIGINT or SIGTERM only sets ``asked``; the second acts as it would have
+    before.
 
     Signals are not handled outside the main thread, nor where they were ignored (as under nohup).
     """

@@ -42,7 +42,7 @@ class Fusing:
         self._used = False  # in the last trained pass
 
     def begin_pass(self, is_doubled: bool) -> None:
-        """Note that a trained pass begins, whose inputs may hold both copies already."""
+        """Note that a trained pass begins; its inputs may hold both copies already."""
         self._used = is_doubled
 
     def doubled(self, inputs: Batch, keeps_labels: bool) -> ModelInputs | None:

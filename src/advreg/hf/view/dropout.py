@@ -16,7 +16,7 @@ _OF_WHOLE_LAYERS = ("layerdrop", "layer_drop")
 
 
 class DropoutModes:
-    """What the passes of a step drop: other values in each pass, the same ones, or nothing.
+    """What the passes of a step drop: new values in each pass, the same ones, or nothing.
 
     Args:
         model: the model, neither compiled as a whole nor wrapped.
@@ -63,7 +63,9 @@ class DropoutModes:
 
     @contextmanager
     def without_trace(self) -> Iterator[None]:
-        """Within, passes have neither dropout nor gradients, and draw no number of the training."""
+        """Within, passes have no dropout and no gradients; afterwards the random state is
+        restored.
+        """
         with torch.no_grad(), kept_randomness(), self.evaluating(), self._context():
             yield
 

@@ -1,4 +1,4 @@
-"""Packed rows: several documents end to end, each with its own perturbation, ball and norm."""
+"""Packed rows: documents end to end, each with its own perturbation, ball and norm."""
 
 from __future__ import annotations
 

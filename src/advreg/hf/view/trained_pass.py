@@ -59,7 +59,7 @@ class TrainedPass:
         self.perturbed: Tensor | None = None
 
     def make(self, model: nn.Module, inputs: ModelInputs) -> None:
-        """Let the loss function call the model, in whose place this pass is called."""
+        """Call the loss function, with this pass in the place of the model's call."""
         forward = vars(model).get(_CALL) or model._call_impl
         with replaced(vars(model), _CALL, partial(self._call, forward)):
             self.loss = self._view.compute_loss(model, inputs, self._batch, 1 + self._both_losses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -250,10 +250,11 @@ class HFModelView:
         """The contexts that every pass needs."""
         if self.calls.is_compiled:  # a graph cannot look at values
             self.streams.check_resolution(batch, delta)
-        padded = None if self.calls.is_whole else batch.get(PADDED)
-        decodes = self.inputs.has_decoder
-        known = nullcontext() if padded is None else known_padding(padded, decodes)
-        with self.context(), self.calls.patched(), known:
+        with ExitStack() as around:
+            for context in (self.context, *self.calls.patches):
+                around.enter_context(context())
+            if not self.calls.is_whole and PADDED in batch:
+                around.enter_context(known_padding(batch[PADDED], self.inputs.has_decoder))
             yield
 
     def count_in(self, passes: PassCount, rows: int | None = None) -> None:
