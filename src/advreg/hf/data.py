@@ -230,7 +230,7 @@ def _sample(batch: Batch, row: int) -> str:
 
 
 def _classes(core: nn.Module) -> int | None:
-    """Number of classes of a classification head; None for regression and several labels at once."""
+    """Number of classes of a classification head; None for regression and multiple labels."""
     config = getattr(core, "config", None)
     problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
     if (
