@@ -21,6 +21,7 @@ from advreg.hf.data import Ahead, IdCollator, Limits, attribute_of, identified
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
+from advreg.hf.replaced import replaced
 from advreg.hf.survey import survey, to_device
 from advreg.hf.view.inputs import ITEMS, ModelInputs
 from advreg.hf.view.view import HFModelView
@@ -206,11 +207,8 @@ class Session:
         """The optimizer step between two replays of FreeAT."""
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.view.core.parameters(), self.max_grad_norm)
-        self._replays = True
-        try:
+        with replaced(vars(self), "_replays", True):
             self.optimizer.step()
-        finally:
-            self._replays = False
         self.optimizer.zero_grad()
 
     def _follow(self, *_: object) -> None:

@@ -175,22 +175,18 @@ class CheckpointWriter(Component):
         best = trainer.state.best_model_checkpoint
         run = Path(self._get_output_dir(trial))
         folder = run / f"checkpoint-{trainer.state.global_step}"
-        failure = _failure(lambda: self.write(model, trial))
-        failed = self._count(failure is not None)
-        if not failed:
-            failure = _failure(lambda: self._publish(run / STAGING / folder.name, folder))
-            failed = self._count(failure is not None)
-        if failed:
+        failure = self._attempt(lambda: self.write(model, trial)) or self._attempt(
+            lambda: self._publish(run / STAGING / folder.name, folder)
+        )
+        if failure is not None:
             if trainer.args.should_save:
                 shutil.rmtree(run / STAGING, ignore_errors=True)
             trainer.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
                 "could not save %s (%s); training continues and earlier checkpoints are kept. Free "
-                "some space, or set "
-                "save_total_limit",
+                "some space, or set save_total_limit",
                 folder.name,
-                failure
-                or f"{failed} of {trainer.args.world_size} processes could not write their part",
+                failure,
             )
             return
         if trainer.args.push_to_hub:
@@ -198,12 +194,9 @@ class CheckpointWriter(Component):
 
     def write(self, model: nn.Module, trial: object) -> None:
         """Write the files of this process under a temporary name."""
-        self._staged = True
-        try:
-            with replaced(vars(self.trainer.model), _CONVERSIONS, []):
-                self.own._save_checkpoint(model, trial)
-        finally:
-            self._staged = False
+        attributes = vars(self.trainer.model)
+        with replaced(vars(self), "_staged", True), replaced(attributes, _CONVERSIONS, []):
+            self.own._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The trainer's own. During a checkpoint a failure of one process is raised in all of them,
@@ -213,9 +206,9 @@ class CheckpointWriter(Component):
         if not self._staged:
             save()
             return
-        failure = _failure(save)
-        if self._count(failure is not None):
-            raise failure or OSError("another process could not write the weights")
+        failure = self._attempt(save)
+        if failure is not None:
+            raise failure
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """The trainer's own, and what the method remembers.
@@ -268,13 +261,17 @@ class CheckpointWriter(Component):
         has_earlier = is_kept and state.best_global_step and earlier.is_dir()
         return str(earlier) if has_earlier else recorded
 
-    def _count(self, is_here: bool) -> int:
-        """The number of processes where this is true; each waits for all."""
-        args = self.trainer.args
+    def _attempt(self, write: Callable[[], None]) -> BaseException | None:
+        """The error of a write that failed here or in another process; each waits for all."""
+        failure, args = _failure(write), self.trainer.args
         if args.world_size == 1:
-            return int(is_here)
-        flag = torch.tensor([is_here], device=args.device, dtype=torch.int64)
-        return int(self.trainer.accelerator.gather(flag).sum())
+            return failure
+        flag = torch.tensor([failure is not None], device=args.device, dtype=torch.int64)
+        count = int(self.trainer.accelerator.gather(flag).sum())
+        if failure is None and count > 0:
+            text = f"{count} of {args.world_size} processes could not write their part"
+            return OSError(text)
+        return failure
 
 
 def _whole(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.guards.randomness import kept_randomness, random_states, set_random_states
+from advreg.hf.replaced import replaced
 from advreg.methods.base import Dropout
 
 # LayerDrop draws once per pass, so both copies of a fused pass lose the same layers.
@@ -35,20 +36,13 @@ class DropoutModes:
         """
         if mode == "off":
             return self.evaluating()
-        return self._sharing() if mode == "shared" else nullcontext()
+        is_shared = mode == "shared"
+        return replaced(vars(self), "_shared", random_states()) if is_shared else nullcontext()
 
     def begin_pass(self) -> None:
         """Start from the random state of the first pass where masks are shared."""
         if self._shared is not None:
             set_random_states(self._shared)
-
-    @contextmanager
-    def _sharing(self) -> Iterator[None]:
-        self._shared = random_states()
-        try:
-            yield
-        finally:
-            self._shared = None
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
