@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from advreg.core.progress import Progress, counting
-from advreg.hf.patches.compile_layers import not_compiled
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.translation.batching import PairCollator, Pairs, TokenBatches
@@ -100,7 +99,7 @@ def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int)
     total, count = torch.zeros((), dtype=torch.float64), 0
     training = model.training
     model.eval()
-    with torch.inference_mode(), not_compiled():
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         for indices in order:
             batch = to_device(collator([pairs[index] for index in indices]), model.device)
             labels = batch.pop("labels")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.counting import PassCount
 from advreg.hf.view.view import HFModelView
 from observe import noise_of, quiet
 from tiny_models import FAMILIES, tiny, tiny_batch
@@ -100,11 +100,11 @@ def test_eager_ascent_logits_are_bare_logits_and_count_as_one_pass() -> None:
     task, batch, count = HFModelView(quiet("bert")), tiny_batch("bert"), PassCount()
     task.train_through(nn.Module())  # which has no forward: nothing may go through the wrapper
     delta = noise_of(task, batch)
-    assert torch.equal(
-        CountingTask(task, count).ascent_logits(batch, delta), task.bare_logits(batch, delta)
-    )
-    assert not torch.equal(task.ascent_logits(batch, delta), task.bare_logits(batch))
+    expected = task.bare_logits(batch, delta)
+    task.count_in(count)
+    assert torch.equal(task.ascent_logits(batch, delta), expected)
     assert count == PassCount(forward=1)
+    assert not torch.equal(task.ascent_logits(batch, delta), task.bare_logits(batch))
 
 
 def test_averaged_predicts_with_other_weights_and_changes_none() -> None:

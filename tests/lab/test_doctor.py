@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor, nn
 
 from advreg.core.perturbation import Perturbation
-from advreg.hf.doctor import Finding, examine, only, random_batch
 from advreg.hf.view.view import HFModelView
+from advreg.lab.doctor import Finding, examine, only, random_batch
 from tiny_models import CAUSAL_LMS, ENCODER_DECODERS, FAMILIES, lora_targets, tiny, tiny_batch
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
