@@ -42,7 +42,7 @@ class TextData:
         evaluations: further sets to evaluate on, by name.
         metrics: names of the scores (see `metrics.METRICS`); empty: the usual ones of the kind of
             task.
-        notes: what a user should be told of the data.
+        notes: what a user should know of the data.
         details: what the record should say of the data.
     """
 
@@ -57,7 +57,7 @@ class TextData:
 
     @property
     def is_regression(self) -> bool:
-        """Are the labels scores rather than class numbers?"""
+        """Whether the labels are scores rather than class numbers."""
         return self.labels is None
 
     @property
@@ -67,7 +67,7 @@ class TextData:
 
     @property
     def has_pairs(self) -> bool:
-        """Does every example hold two texts?"""
+        """Whether every example holds two texts."""
         return self.train[0].pair is not None
 
     def fingerprint(self) -> str:
@@ -278,7 +278,7 @@ def _check_labels(labels: tuple[str, ...] | None, source: str) -> None:
 
 
 def _check_alike(data: TextData, others: Sequence[Example], train_source: str, source: str) -> None:
-    """The examples must have as many texts as the training examples, and no other classes."""
+    """The examples must be pairs if the training examples are, and have no other classes."""
     if data.has_pairs != (others[0].pair is not None):
         raise DataError(
             f"{train_source} and {source} must both hold pairs or both single texts, got one of "

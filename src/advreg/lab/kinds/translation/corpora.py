@@ -250,7 +250,7 @@ def _hub_splits(task: str, spec: CorpusSpec, hub: HubText) -> dict[str, Bitext]:
 
 
 def _hub_notes(task: str, hub: HubText) -> list[str]:
-    """What a user should be told."""
+    """What a user should know."""
     if not hub.held_out:
         return []
     return [

@@ -120,7 +120,7 @@ class TranslationJob(Job):
     def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
         """Export the chosen weights, and score the exported model on every set.
 
-        Of the validation set only the sentences of validations are translated.
+        From the validation set, it translates only the sentences that validations translate.
         """
         if first_decides(lambda: trainer.state.global_step not in self.snapshots().scores()):
             trainer.evaluate()
