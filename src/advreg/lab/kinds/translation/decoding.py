@@ -64,7 +64,7 @@ class Decoding:
         return most if positions is None else min(most, positions)
 
     def positions(self, length: int) -> int:
-        """What the hypotheses of a source of so many tokens take of a batch's budget."""
+        """The part of a batch's budget that the hypotheses of a source of this length take."""
         return self.beam * max(length, self.limit(length))
 
 

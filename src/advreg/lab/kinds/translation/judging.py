@@ -36,7 +36,7 @@ class TestSet:
 
     @property
     def is_whole(self) -> bool:
-        """Are all sentences of the set translated?"""
+        """Whether all sentences of the set are translated."""
         return len(self.text) == len(self.pairs)
 
 
@@ -48,9 +48,7 @@ class Judged:
     losses: Mapping[str, float]
 
     def metrics(self, main: str) -> dict[str, float]:
-        """All scores by name: those of the main set by the score's name alone, those of the others
-        with the set's name before it.
-        """
+        """All scores by name; except on the main set, the name begins with the name of the set."""
         found: dict[str, float] = {}
         for name, scores in self.scores.items():
             prefix = "" if name == main else f"{name}_"
