@@ -25,10 +25,11 @@ from torch import Tensor
 from advreg.core.divergence import kl
 from advreg.core.perturbation import Perturbation
 from advreg.hf.view.view import HFModelView
-from advreg.lab.kinds.fine_tuning import Job, fine_tune
+from advreg.lab.kinds.classification.job import ClassificationJob
+from advreg.lab.kinds.training import train
 from advreg.lab.report.labels import task_name
-from advreg.lab.runs.classify import load_data, plan_runs, prepare
 from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.runs.workloads import load_workload
 from advreg.methods import create, preset
 from advreg.methods.adversarial.smart import Smart
 from advreg.methods.base import Batch, Dropout
@@ -49,18 +50,22 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 BATCH, UPDATES = 16, 150
 
 
-def trained(task: str, folder: Path) -> tuple[Job, dict[str, float]]:
+def trained(task: str, folder: Path) -> tuple[ClassificationJob, dict[str, float]]:
     """MiniLM after some updates of Standard, and its scores."""
     settings = TrainSettings(
         task=task, model="minilm", methods=("standard",), seeds=(0,), epochs=1, learning_rate=1e-4, encoder_dropout=0.1,
         head_dropout=0.1, training={"save_strategy": "no", "eval_strategy": "no", "max_steps": UPDATES},
     )  # fmt: skip
-    (plan,) = plan_runs(settings, load_data(settings), folder)
-    job = prepare(plan, settings.method("standard"), lambda text: print(text, flush=True))
-    return job, fine_tune(job).metrics
+    workload = load_workload(settings)
+    (plan,) = workload.plans(settings, folder)
+    job = workload.build(plan, lambda text: print(text, flush=True))
+    assert isinstance(job, ClassificationJob)
+    return job, dict(train(job).metrics)
 
 
-def measured(job: Job, recipe: str, dropout: Dropout, samples: int) -> dict[str, float]:
+def measured(
+    job: ClassificationJob, recipe: str, dropout: Dropout, samples: int
+) -> dict[str, float]:
     """Means over samples of what a recipe's perturbation is and does; every recipe has the same
     starts.
     """

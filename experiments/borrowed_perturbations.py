@@ -35,14 +35,14 @@ from advreg.hf.view.head import IGNORED
 from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.averaging import set_weights
-from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
-from advreg.lab.kinds.subwords import SPECIAL
-from advreg.lab.kinds.translator import Translator, positions_of
+from advreg.lab.kinds.training import device_name, quiet_libraries
+from advreg.lab.kinds.translation.batching import PairCollator, Pairs, TokenBatches
+from advreg.lab.kinds.translation.corpora import load_corpus
+from advreg.lab.kinds.translation.parallel import TRAIN
+from advreg.lab.kinds.translation.prepare import training_pairs
+from advreg.lab.kinds.translation.subwords import SPECIAL
+from advreg.lab.kinds.translation.translator import Translator, positions_of
 from advreg.lab.report.statistics import Spread
-from advreg.lab.runs.translation import training_pairs
-from advreg.lab.tasks.corpora import load_corpus
-from advreg.lab.tasks.parallel import TRAIN
 from advreg.memory.corpus import Corpus
 from advreg.methods import create, preset
 from advreg.methods.adversarial.arch import Arch

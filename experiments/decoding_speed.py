@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
-from advreg.lab.kinds.translator import Translator
-from advreg.lab.tasks.bleu import score
-from advreg.lab.tasks.corpora import load_corpus
-from advreg.lab.tasks.parallel import Bitext
+from advreg.lab.kinds.training import device_name, quiet_libraries
+from advreg.lab.kinds.translation.bleu import score
+from advreg.lab.kinds.translation.corpora import load_corpus
+from advreg.lab.kinds.translation.parallel import Bitext
+from advreg.lab.kinds.translation.translator import Translator
 from advreg.records import run as records
 
 

@@ -54,8 +54,9 @@ def run_one(job: tuple[dict[str, Any], int, str | None, str | None, str]) -> dic
     import torch
 
     torch.set_num_threads(1)
-    from advreg.lab.runs.classify import load_data, plan_runs, run
+    from advreg.lab.runs.run import run
     from advreg.lab.runs.settings import TrainSettings
+    from advreg.lab.runs.workloads import load_workload
 
     point, seed, train, dev, commit = job
     settings = TrainSettings(
@@ -70,7 +71,7 @@ def run_one(job: tuple[dict[str, Any], int, str | None, str | None, str]) -> dic
     )
     begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        plan = plan_runs(settings, load_data(settings), Path(folder))[0]
+        plan = load_workload(settings).plans(settings, Path(folder))[0]
         record = run(plan, lambda *_: None, lambda _: None, resume=False)
     outcome = record.outcome
     last = [line for line in outcome.history if "loss" in line][-1]

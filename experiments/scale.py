@@ -36,10 +36,9 @@ from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import mean_rows, token_checksum
-from advreg.lab.kinds.batching import TokenBatches
+from advreg.lab.kinds.translation.batching import TokenBatches
 from advreg.memory.cache import PerturbationCache
 from advreg.memory.neighbours import nearest
-from advreg.memory.reshard import joined, part_of
 
 BATCH, REPEATS, WIDTH = 256, 200, 8
 WORDS = 30_000
@@ -134,17 +133,26 @@ def redealing(cached: int, before: int, after: int) -> dict[str, Any]:
     """
     size = 10 * cached
     lengths = torch.full((size,), 16)
-    caches = []
-    for rank in range(before):
-        shard = Shard(size, rank, before)
-        ids = torch.arange(rank, size, before)[::10]
-        caches.append(
-            PerturbationCache(
-                ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "float16"
-            ).state_dict()
+
+    def cache_of(ids: Tensor, shard: Shard) -> PerturbationCache:
+        return PerturbationCache(
+            ids, shard, {"tokens": lengths[: len(shard)]}, {"tokens": 64}, "float16"
         )
-    shard = Shard(size, 0, after)
-    spent, state = seconds(lambda: joined([part_of(cache, shard) for cache in caches]))
+
+    shares = [torch.arange(rank, size, before)[::10] for rank in range(before)]
+    caches = [
+        cache_of(ids, Shard(size, rank, before)).state_dict() for rank, ids in enumerate(shares)
+    ]
+    shard, ids = Shard(size, 0, after), torch.cat(shares).sort().values
+
+    def take_over() -> PerturbationCache:
+        mine = cache_of(ids[shard.owns(ids)], shard)
+        for cache in caches:
+            mine.load_state_dict(cache, whole=False)
+        return mine
+
+    spent, found = seconds(take_over)
+    state = found.state_dict()
     taken = sum(value.numel() * value.element_size() for value in state.values())
     return {"cached": cached, "before": before, "after": after, "seconds": spent, "bytes": taken}
 
@@ -162,7 +170,7 @@ def neighbour_scope(task: str, data: str, width: int) -> dict[str, Any]:
     """How much nearer the nearest of the whole cache set is than the nearest in a process's own
     part of it.
     """
-    from advreg.lab.tasks.understanding import load_task
+    from advreg.lab.kinds.classification.understanding import load_task
 
     texts = [example.text.lower().split() for example in load_task(task, Path(data)).train]
     numbers: dict[str, int] = {}

@@ -38,10 +38,11 @@ from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.patches.layerdrop import has_disabled_layerdrop, layers_kept
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.attention import for_any_shape
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries, report_steps
-from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer
-from advreg.lab.runs.translation import Plan, load_parallel, make_job, prepare_data
+from advreg.lab.kinds.training import device_name, quiet_libraries, report_steps
+from advreg.lab.kinds.translation.job import TranslationJob, TranslationTrainer
+from advreg.lab.runs.run import Plan
 from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.runs.workloads import load_workload
 
 WARMUP = 4
 
@@ -239,8 +240,9 @@ class Speeds:
 def measure(settings: TranslationSettings, asked: argparse.Namespace) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare_data(settings, load_parallel(settings), Path(folder), lambda _: None)
-        job = make_job(Plan(settings, prepared, "standard", 0, Path(folder)))
+        workload = load_workload(settings)
+        job = workload.build(Plan(settings, workload, "standard", 0, Path(folder)), lambda _: None)
+        assert isinstance(job, TranslationJob)
     speeds = {
         way: Speeds(Turn(job, asked.updates, way), [], [], {})
         for way in ("nothing", *asked.compile)

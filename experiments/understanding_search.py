@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from advreg.lab.kinds.classification.tasks import TASKS, main_score
 from advreg.lab.runs.settings import TrainSettings
 from advreg.lab.search.jobs import HeldOut, TrainRun
 from advreg.lab.search.pool import Job, JobResult, Runner
-from advreg.lab.tasks.understanding import TASKS, main_score
 
 Point = dict[str, Any]
 

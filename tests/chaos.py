@@ -246,7 +246,7 @@ def soak(home: Path, steps: int, moves: int, watch: Callable[..., Any] = iter) -
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
-    from advreg.lab.kinds.fine_tuning import quiet_libraries
+    from advreg.lab.kinds.training import quiet_libraries
     from advreg.methods import create
     from tiny_models import tiny
     from tiny_runs import tiny_trainer

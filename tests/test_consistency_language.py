@@ -48,7 +48,7 @@ from stages import RESULT, TUNE, Planned, Point
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from advreg.lab.tasks.calibration import expected_calibration_error, fit_temperature
+from advreg.lab.kinds.calibration import expected_calibration_error, fit_temperature
 
 FOOD = ["pizza", "sushi", "fish and chips", "English food", "pasta"]
 FEW = {"epochs": 2, "batch_size": 4, "samples": 12, "evaluate_on": 6}

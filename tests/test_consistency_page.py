@@ -45,8 +45,8 @@ from stages import TUNE, Planned, Point, planned
 from translation_runs import bleu_counts
 from wording import advice, answer, costs, guide, helps, in_text, label
 
+from advreg.lab.kinds.classification.metrics import METRICS
 from advreg.lab.report.statistics import Spread
-from advreg.lab.tasks.metrics import METRICS
 from advreg.records.log import RecordLog
 from advreg.records.run import RunRecord
 from report_runs import made_up

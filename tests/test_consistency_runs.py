@@ -15,7 +15,7 @@ import builtin_data
 import pytest
 from text_runs import NOISE, TEST, relabelled, samples
 
-from advreg.lab.tasks.textdata import Example
+from advreg.lab.kinds.classification.textdata import Example
 from advreg.records.log import RecordLog
 
 WORK = Path(__file__).resolve().parents[1] / "experiments" / "consistency" / "work.py"

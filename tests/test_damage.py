@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from advreg.lab.kinds.averaging import Snapshots
+from advreg.lab.kinds.classification.tables import load_tables
+from advreg.lab.kinds.classification.textdata import TextData
+from advreg.lab.kinds.sources import DataError
+from advreg.lab.runs.bases import read_settings
 from advreg.lab.runs.plans import agree
-from advreg.lab.runs.settings import SettingsError, read_settings
-from advreg.lab.tasks.tables import load_tables
-from advreg.lab.tasks.textdata import DataError, TextData
+from advreg.lab.runs.settings import SettingsError
 from advreg.records import run as records
 from advreg.records.sealed import RecordError
 from little_tables import scored, sentiment, write_table

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.runs.translation_settings import TranslationSettings
-from advreg.lab.tasks.corpora import CORPORA
 from advreg.methods import Step, create, describe, registry
 from tiny_models import FAMILIES, tiny
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from advreg.cli.flags import parse_assignments
-from advreg.lab.runs.settings import read_settings
+from advreg.lab.runs.bases import read_settings
 from advreg.methods import create, registry
 from tiny_models import tiny
 
@@ -90,7 +90,8 @@ def test_the_config_file_of_the_readme_is_understood(tmp_path: Path) -> None:
     path.write_text(blocks("toml")[0], encoding="utf-8")
     settings = read_settings(path, {}, parse_assignments([]))
     assert settings.method("arch").options()["refresh_every"] is None
-    assert settings.training == {"weight_decay": 0.01}
+    usual = {"train_sampling_strategy": "group_by_length"}  # of the preset fine-tuning
+    assert settings.training == {**usual, "weight_decay": 0.01}
 
 
 def method_rows() -> Iterator[tuple[str, str, str]]:

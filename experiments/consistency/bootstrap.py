@@ -31,7 +31,7 @@ from outcomes import Entry, Outcome, outcomes
 from scoring import primary_score
 from text_runs import TEST, samples
 
-from advreg.lab.tasks.understanding import TASKS
+from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.records.log import RecordLog
 from advreg.records.run import RunRecord
 from advreg.records.sealed import load_as, save_as

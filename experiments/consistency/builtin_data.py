@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.tasks import docstrings
-from advreg.lab.tasks.textdata import Example
+from advreg.lab.kinds.classification import docstrings
+from advreg.lab.kinds.classification.textdata import Example
 
 TRAIN, CHOOSE, REPORT = "train", "choose", "report"
 TRAIN_PER_CLASS, HELD_OUT_PER_CLASS = 200, 100

@@ -38,8 +38,10 @@ from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
-from advreg.lab.kinds.fine_tuning import (
+from advreg.lab.kinds.calibration import Tally, fit_temperature
+from advreg.lab.kinds.training import (
     Result,
+    Scores,
     checkpoint_at,
     device_name,
     quiet_libraries,
@@ -48,7 +50,6 @@ from advreg.lab.kinds.fine_tuning import (
     usual_fields,
 )
 from advreg.lab.search.pool import JobReporter
-from advreg.lab.tasks.calibration import Tally, fit_temperature
 from advreg.methods.base import create
 from advreg.records import run as records
 
@@ -247,7 +248,7 @@ class LanguageRun:
         found = Judge(trainer.model, data, self.planned, self.solves).found(before)
         shutil.rmtree(folder, ignore_errors=True)
         return finished(
-            record, Result.of(trainer, [], metrics=found.metrics, resumed_from=resumed), found
+            record, Result.of(trainer, [], Scores(metrics=found.metrics), resumed), found
         )
 
     def _begun(

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from advreg.lab.tasks.understanding import main_score
+from advreg.lab.kinds.classification.tasks import main_score
 from advreg.records.run import load
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from contests import LANGUAGE
 
-from advreg.lab.tasks.understanding import TASKS, main_score
+from advreg.lab.kinds.classification.tasks import TASKS, main_score
 from advreg.records.run import RunRecord
 
 _VALID = "valid_"

@@ -39,7 +39,7 @@ from advreg.core.divergence import divergence
 from advreg.core.sketch import Drawn, Lumped, Parts, Sketch
 from advreg.hf.survey import to_device
 from advreg.hf.view.view import HFModelView
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
+from advreg.lab.kinds.training import device_name, quiet_libraries
 from advreg.records.environment import capture_environment, now
 from advreg.records.sealed import load_as, save_as
 
@@ -189,7 +189,7 @@ def translator(data: Path, seed: int) -> Subject:
     from contests import TRANSLATION
     from translation_runs import small_model, vocabulary_and_pairs
 
-    from advreg.lab.kinds.batching import PairCollator
+    from advreg.lab.kinds.translation.batching import PairCollator
 
     subwords, pairs = vocabulary_and_pairs(TRANSLATION.tasks[0], data)
     model = small_model(subwords, TRANSLATION.base["dropout"], seed)

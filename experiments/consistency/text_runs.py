@@ -22,14 +22,16 @@ from stages import Planned
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.averaging import MovingAverage
-from advreg.lab.kinds.fine_tuning import Job, make_trainer, quiet_libraries, report_steps
-from advreg.lab.runs.classify import Plan, begin_record, prepare
+from advreg.lab.kinds.calibration import calibration, fit_temperature
+from advreg.lab.kinds.classification.job import ClassificationJob
+from advreg.lab.kinds.classification.textdata import Example, TextData
+from advreg.lab.kinds.classification.understanding import load_task
+from advreg.lab.kinds.classification.workload import Texts
+from advreg.lab.kinds.training import quiet_libraries, report_steps
+from advreg.lab.runs.run import Plan, begin_record
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
 from advreg.lab.runs.training_presets import training_preset
 from advreg.lab.search.pool import JobReporter
-from advreg.lab.tasks.calibration import calibration, fit_temperature
-from advreg.lab.tasks.textdata import Example, TextData
-from advreg.lab.tasks.understanding import load_task
 from advreg.methods import preset
 from advreg.methods.base import memory_bytes
 from advreg.records import run as records
@@ -162,12 +164,13 @@ class TextRun:
             name: getattr(planned, name) for name in ("contest", "stage", "contestant", "candidate")
         }
         data = replace(data, details={**data.details, **contest, "point": dict(values)})
-        plan = Plan(settings, data, method, planned.seed, scratch)
-        job = prepare(plan, settings.method(method), lambda _: None)
-        record = replace(begin_record(plan, settings.method(method), job), name=planned.key)
+        texts = Texts(data)
+        plan = Plan(settings, texts, method, planned.seed, scratch)
+        job = texts.build(plan, lambda _: None)
+        record = replace(begin_record(plan, job), name=planned.key)
         if self.on_cpu:
             record = replace(record, environment={**record.environment, "device": "cpu"})
-        trainer = make_trainer(job)
+        trainer = job.trainer()
         report_steps(trainer, reporter.step)
         average = MovingAverage(values["ema"]) if "ema" in values else None
         if average is not None:
@@ -220,7 +223,7 @@ class TextRun:
 
 
 def finished(
-    record: records.RunRecord, trainer: Any, job: Job, data: TextData, predicted: Any
+    record: records.RunRecord, trainer: Any, job: ClassificationJob, data: TextData, predicted: Any
 ) -> records.RunRecord:
     """The record with scores of both sets; the temperature is fitted on the one that was validated
     on.

@@ -24,24 +24,29 @@ from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.attention import for_any_shape
-from advreg.lab.kinds.batching import Pairs, TokenBatches
-from advreg.lab.kinds.fine_tuning import (
+from advreg.lab.kinds.calibration import calibration, fit_temperature
+from advreg.lab.kinds.training import (
+    Notice,
     Result,
+    Scores,
     checkpoint_at,
     device_name,
     quiet_libraries,
     report_steps,
     step_to_resume,
 )
-from advreg.lab.kinds.subwords import SPECIAL, Subwords
-from advreg.lab.kinds.translator import TranslationJob, TranslationTrainer, Translator
-from advreg.lab.runs import translation
+from advreg.lab.kinds.translation.batching import Pairs, TokenBatches
+from advreg.lab.kinds.translation.bleu import score
+from advreg.lab.kinds.translation.corpora import load_corpus
+from advreg.lab.kinds.translation.job import TranslationJob, TranslationTrainer
+from advreg.lab.kinds.translation.parallel import TRAIN, VALID, Bitext, ParallelData
+from advreg.lab.kinds.translation.prepare import Prepared, encode_pairs, prepare_data
+from advreg.lab.kinds.translation.subwords import SPECIAL, Subwords
+from advreg.lab.kinds.translation.translator import Translator
+from advreg.lab.kinds.translation.workload import Translations
+from advreg.lab.runs.run import Plan, begin_record
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.search.pool import JobReporter
-from advreg.lab.tasks.bleu import score
-from advreg.lab.tasks.calibration import calibration, fit_temperature
-from advreg.lab.tasks.corpora import load_corpus
-from advreg.lab.tasks.parallel import TRAIN, VALID, Bitext
 from advreg.records import run as records
 
 SIZES = {
@@ -86,10 +91,9 @@ class TranslationRun:
         }
         settings = self.settings(values)
         prepared = _prepared(self.planned.task, self.data, values.get("vocabulary", _VOCABULARY))
-        plan = translation.Plan(
-            settings, _fewer(prepared, values), self.planned.point.method, self.planned.seed, folder
-        )
-        job = _job(plan, values["dropout"])
+        corpus = _Corpus(ready=_fewer(prepared, values))
+        plan = Plan(settings, corpus, self.planned.point.method, self.planned.seed, folder)
+        job = _job(plan, corpus, values["dropout"])
         record = self._begun(plan, job, values)
         trainer = TranslationTrainer(job)
         report_steps(trainer, reporter.step)
@@ -98,8 +102,8 @@ class TranslationRun:
             trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))
         except NonFiniteLossError as error:
             return record.fail(error)
-        result = Result.of(trainer, [], metrics={}, resumed_from=resumed)
-        finished = judged(record, job, plan, result)
+        result = Result.of(trainer, [], Scores(metrics={}), resumed)
+        finished = judged(record, job, corpus.data, result)
         shutil.rmtree(folder, ignore_errors=True)
         return finished
 
@@ -128,9 +132,9 @@ class TranslationRun:
         )
 
     def _begun(
-        self, plan: translation.Plan, job: TranslationJob, values: Mapping[str, Any]
+        self, plan: Plan, job: TranslationJob, values: Mapping[str, Any]
     ) -> records.RunRecord:
-        record = replace(translation.begin_record(plan, job), name=self.planned.key)
+        record = replace(begin_record(plan, job), name=self.planned.key)
         contest = {
             name: getattr(self.planned, name)
             for name in ("contest", "stage", "contestant", "candidate")
@@ -141,12 +145,12 @@ class TranslationRun:
 
 
 @lru_cache(maxsize=2)
-def _prepared(task: str, data: Path, vocabulary: int) -> translation.Prepared:
+def _prepared(task: str, data: Path, vocabulary: int) -> Prepared:
     settings = TranslationSettings(task=task, data=str(data), vocabulary=vocabulary)
-    return translation.prepare_data(settings, load_corpus(task, data), None, lambda _: None)
+    return prepare_data(settings, load_corpus(task, data), None, lambda _: None)
 
 
-def _fewer(prepared: translation.Prepared, values: Mapping[str, Any]) -> translation.Prepared:
+def _fewer(prepared: Prepared, values: Mapping[str, Any]) -> Prepared:
     """The corpus, or a few of its pairs for a quick trial."""
     most = values.get("pairs")
     if most is None:
@@ -177,10 +181,22 @@ def small_model(subwords: Subwords, dropout: float, seed: int) -> Any:
     )
 
 
-def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
+class _Corpus(Translations):
+    """Text with the subwords of the contest."""
+
+    def __init__(self, ready: Prepared) -> None:
+        super().__init__(ready.data)
+        vars(self)["ready"] = ready
+
+    def prepared(self, settings: TranslationSettings, notice: Notice) -> Prepared:
+        found: Prepared = vars(self)["ready"]
+        return found
+
+
+def _job(plan: Plan, corpus: _Corpus, dropout: float) -> TranslationJob:
     """The recipe's job with a model of our sizes."""
-    model = small_model(plan.prepared.subwords, dropout, plan.seed)
-    job = replace(translation.make_job(plan), model=model)
+    job = corpus.build(plan, lambda _: None)
+    job = replace(job, model=small_model(job.subwords, dropout, plan.seed))
     updates = len(job.batches()) * plan.settings.epochs
     own = {"eval_strategy": "no", "save_steps": max(1, updates // _SAVES), "save_total_limit": 1}
     return replace(job, fields={**job.fields, **own})
@@ -190,20 +206,20 @@ def _job(plan: translation.Plan, dropout: float) -> TranslationJob:
 
 
 def judged(
-    record: records.RunRecord, job: TranslationJob, plan: translation.Plan, result: Result
+    record: records.RunRecord, job: TranslationJob, data: ParallelData, result: Result
 ) -> records.RunRecord:
     """The record with BLEU and calibration of every set; the temperature is fitted on the
     validation set.
     """
     metrics: dict[str, float] = {}
     details = {**record.task.details, "bleu_statistics": {}}
-    sets = {VALID: plan.prepared.data.splits[VALID], **plan.prepared.data.tests()}
-    translator = Translator(job.model, job.subwords, translation.decoding_of(plan.settings))
+    sets = {VALID: data.splits[VALID], **data.tests()}
+    translator = Translator(job.model, job.subwords, job.search)
     fitted = None
     for name, text in sets.items():
         logits, labels = token_logits(job, text)
         fitted = fit_temperature(logits, labels) if fitted is None else fitted
-        scores, statistics, signature = translated(translator, text, plan.settings.precision)
+        scores, statistics, signature = translated(translator, text, job.precision)
         found = {**scores, **calibration(logits, labels, fitted)}
         metrics |= {_named(score, name): value for score, value in found.items()}
         details["bleu_statistics"][name] = statistics
@@ -227,7 +243,7 @@ def _named(score: str, name: str) -> str:
 def token_logits(job: TranslationJob, text: Bitext) -> tuple[Tensor, Tensor]:
     """Teacher-forced logits of every target token, and the tokens."""
     pairs, model, collator = (
-        translation.encode_pairs(text, job.subwords),
+        encode_pairs(text, job.subwords),
         job.model.eval(),
         job.collator(),
     )

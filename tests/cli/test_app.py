@@ -56,7 +56,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
 ) -> None:
     done = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "200"})
     shown = set(done.out.split())
-    singular = {"methods": "method", "seeds": "seed"}
+    singular = {"methods": "method"}
     settings = {field.name for field in dataclasses.fields(TrainSettings)} - {"options", "training"}
     options = {option.name for name in registry for option in describe(name)}
     wanted = {"config", "set", "resume", *(singular.get(name, name) for name in settings | options)}
@@ -71,7 +71,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
             ["methods", "ach"],
             "error: unknown method 'ach' (did you mean 'arch'?); there are standard, ",
         ),
-        (["train", "--epochs", "0"], "error: epochs must be 1 or more, got 0"),
+        (["train", "--epochs", "0"], "error: epochs must be a whole number of 1 or more, got 0"),
         (["train", "--radius", "wide"], "error: radius must be a number, got 'wide'"),
         (
             ["train", "--train", "nowhere.csv"],
@@ -98,14 +98,17 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 def test_an_unknown_flag_is_refused_by_name(advreg: CommandServer, tmp_path: Path) -> None:
     done = advreg("train", "--radios", "1", cwd=tmp_path)
     assert done.code == 2
-    assert "No such option: --radios" in one_line(done.err)
+    told = one_line(done.err)
+    assert "No such option: --radios" in told
+    assert "--radius" in told
+    assert "--arch.radius" not in told
 
 
 def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_path: Path) -> None:
     done = advreg("methods", "ach", cwd=tmp_path, env={"ADVREG_DEBUG": "1"})
     assert done.code == 1
     assert done.err.startswith("Traceback")
-    assert "in of" in done.err
+    assert "in entry_of" in done.err
     assert "ValueError: unknown method 'ach' (did you mean 'arch'?)" in done.err
 
 
@@ -148,7 +151,9 @@ def compared(
 def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     done, folder = compared
     assert done.code == 0, done.err
-    assert one_line(done.out).startswith(
+    preset, runs = done.out.splitlines()[:2]
+    assert preset.startswith("preset fine-tuning: its options hold where none are given")
+    assert runs == (
         "train: 40 training and 4 dev samples, 2 classes; model tiny-bert; 4 runs of 2 epochs"
     )
     table = cells(done.out)
@@ -156,7 +161,7 @@ def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     seeds, accuracy, time, forward, backward, cache = table["standard"]
     assert (seeds, time, forward, backward, cache) == ("2", "1.00", "1.00", "1.00", "–")
     assert " ± " in accuracy
-    expected = create("arch", refresh_every=2).passes()
+    expected = create("arch", refresh_every=2, ascent_steps=1).passes()  # of fine-tuning
     assert table["arch"][3:5] == [f"{expected.forward:.2f}", f"{expected.backward:.2f}"]
     record = records.load(folder / "arch-seed1" / "record.json")
     assert table["arch"][5] == f"{(record.outcome.cache_bytes or 0) / 1000:.1f} kB"
@@ -210,7 +215,7 @@ def test_every_format_of_table_trains_to_the_same_record(
     assert done.code == 0, done.err
     assert cells(done.out)["standard"][2:] == ["1.00", "1.00", "1.00", "–"]
     # written here as csv by other code: the same samples
-    from advreg.lab.tasks.tables import load_tables
+    from advreg.lab.kinds.classification.tables import load_tables
 
     expected = load_tables(write_table(tmp_path / "one.csv", sentiment())).fingerprint()
     assert (
@@ -259,7 +264,7 @@ def test_a_config_file_flags_and_set_reach_the_run(
     assert record.environment["arguments"][:3] == ["train", "--config", "mine.toml"]
 
 
-def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
+def test_ctrl_c_exits_130_with_a_hint_and_resume_needs_no_other_setting(
     advreg: CommandServer, arguments: list[object], tmp_path: Path
 ) -> None:
     run = [*arguments, "--method", "standard", "--epochs", 2]
@@ -271,13 +276,14 @@ def test_ctrl_c_exits_130_with_a_hint_and_resume_goes_on(
     assert stopped.code == 128 + signal.SIGINT
     assert stopped.err.strip().splitlines() == [
         "SIGINT: stopping after this step, with a checkpoint; send it again to leave at once",
-        "interrupted; finished steps are in the last checkpoint. Go on with the same command and "
+        "interrupted; finished steps are in the last checkpoint. Resume with the same command and "
         "--resume",
     ]
-    done = advreg(*run, "--resume", cwd=tmp_path)
+    output = Path("runs") / "train-tiny-bert"  # called by the data
+    done = advreg("train", "--resume", "--output", output, "--set", "logging_steps=1", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "standard-seed1: resumed from step 8" in done.out
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["files-tiny-bert"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["train-tiny-bert"]
 
 
 def test_sigterm_exits_143_with_a_checkpoint_and_the_second_one_at_once(
@@ -337,3 +343,41 @@ def test_a_number_that_is_none_is_refused_by_flag_and_value(
     assert ended.code == 2
     assert f"Invalid value for '{given[-2]}'" in told
     assert "'two'" in told
+
+
+# ---- help
+
+
+def test_the_flags_that_matter_most_come_first_and_the_others_in_groups(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    told = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "80"}).out
+    panels = {line.strip("╭─╮ "): [] for line in told.splitlines() if line.startswith("╭─")}
+    panel = ""
+    for line in told.splitlines():
+        panel = line.strip("╭─╮ ") if line.startswith("╭─") else panel
+        if line.startswith("│ --"):
+            panels[panel].append(line.split()[1])
+    first, *others = panels
+    assert panels[first] == [
+        "--train", "--dev", "--task", "--model", "--method", "--seeds", "--epochs", "--learning-rate", "--output",
+        "--resume", "--help",
+    ]  # fmt: skip
+    assert others == [
+        "Data", "Training", "Translation (--task translation, or a known corpus)", "Configuration",
+        "Options of the methods",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["compare", "study"])
+def test_a_word_in_brackets_is_shown(advreg: CommandServer, tmp_path: Path, command: str) -> None:
+    assert "[grid]" in advreg(command, "--help", cwd=tmp_path).out
+
+
+def test_an_abbreviation_is_answered_with_the_option_it_stands_for(
+    advreg: CommandServer, tmp_path: Path
+) -> None:
+    told = one_line(advreg("train", "--lr", "1", cwd=tmp_path, env={"COLUMNS": "200"}).err)
+    assert "No such option: --lr" in told
+    assert "--learning-rate" in told
+    assert "--norm" not in told

@@ -198,7 +198,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on_from_the_checkpoints(
     os.killpg(running.pid, signal.SIGINT)
     printed, _ = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert "the same command resumes from there" in printed
+    assert "repeat the command to resume" in printed
     assert not any(map(is_alive, workers))
     assert load(tmp_path / "out").status == "interrupted"
     before = run_files(tmp_path / "out")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ def test_a_model_in_a_folder_passes_with_exit_code_0(
     checks = [line for line in done.out.splitlines() if line.startswith("│ ✓")]
     assert len(checks) == 6
     assert "✓ the perturbation arrives; this model can be trained with every method" in done.out
+
+
+def test_the_folder_of_a_run_stands_for_its_model(
+    advreg: CommandServer, model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(model, tmp_path / "arch-seed0" / "model")
+    done = advreg("doctor", "arch-seed0", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "BertForSequenceClassification, site tokens, float32" in done.out
 
 
 def test_a_radius_that_bf16_rounds_away_fails_with_exit_code_1_and_the_remedy(

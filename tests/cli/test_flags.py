@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -15,8 +16,11 @@ from advreg.methods import OptionInfo, create, describe, registry
 
 
 @pytest.fixture
-def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What ``advreg train ARGUMENTS`` would carry out."""
+def settings_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What ``advreg train ARGUMENTS`` would carry out, in a folder with two tables."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.csv", "y.csv"):
+        (tmp_path / name).write_text("text,a,label\n")
     seen: list[tuple[TrainSettings, bool]] = []
     monkeypatch.setattr(
         "advreg.cli.train.run_all",
@@ -53,7 +57,8 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
 ) -> None:
     value = another(method, option)
     settings, _ = settings_of(
-        "--method", method, "--model", "m", f"--{option.name.replace('_', '-')}", value
+        *("--method", method, "--model", "m", "--preset", "none"),
+        *(f"--{option.name.replace('_', '-')}", value),
     )
     assert settings.method(method).options() == {**create(method).options(), option.name: value}
 
@@ -64,13 +69,19 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
         (["--task", "files", "--train", "x.csv"], "train", "x.csv"),
         (["--train", "x.csv", "--dev", "y.csv"], "dev", "y.csv"),
         (["--task", "rte", "--data", "d"], "data", "d"),
-        (["--text-column", "a"], "text_column", "a"),
-        (["--pair-column", "a"], "pair_column", "a"),
-        (["--label-column", "a"], "label_column", "a"),
+        (["--train", "x.csv", "--text-column", "a"], "text_column", "a"),
+        (["--train", "x.csv", "--pair-column", "a"], "pair_column", "a"),
+        (["--train", "x.csv", "--label-column", "a"], "label_column", "a"),
         (["--model", "a/b"], "model", "a/b"),
         (["--method", "r3f", "--method", "smart"], "methods", ("r3f", "smart")),
         (["--preset", "translation"], "preset", "translation"),
+        (["--method", "r3f,smart"], "methods", ("r3f", "smart")),
+        (["--methods", "r3f,smart"], "methods", ("r3f", "smart")),
+        (["--seeds", "3"], "seeds", (0, 1, 2)),
+        (["--seeds", "5,7"], "seeds", (5, 7)),
+        (["--seeds", "5", "--seeds", "7,"], "seeds", (7,)),
         (["--seed", "3", "--seed", "0"], "seeds", (3, 0)),
+        (["--seed", "3"], "seeds", (3,)),
         (["--epochs", "3"], "epochs", 3),
         (["--batch-size", "3"], "batch_size", 3),
         (["--learning-rate", "1e-5"], "learning_rate", 1e-5),
@@ -99,7 +110,7 @@ def test_every_settings_flag_sets_it(
 def test_a_flag_with_a_methods_name_is_for_that_method_or_part(settings_of: Any) -> None:
     """One for one of two methods, or for a part of a sum; ``--help`` does not list them."""
     settings, _ = settings_of(
-        *("--method", "temporal+smart", "--method", "rdrop", "--model", "m"),
+        *("--method", "temporal+smart", "--method", "rdrop", "--model", "m", "--preset", "none"),
         *("--temporal.weight", "10", "--smart.start-at", "0.67", "--rdrop.fuse", "no"),
     )
     assert settings.methods == ("smart+temporal", "rdrop")

@@ -19,7 +19,7 @@ OPTIONS: dict[str, list[object]] = {
     "smart": ["--proximal-weight", 1, "--proximal-momentum", 0.5],
     "freeat": ["--replays", 2],
     "freelb": [],
-    "r3f": ["--noise-scale", 0.1, "--spectral", "true"],
+    "r3f": ["--noise-scale", 0.1],
     "standard": [],
 }
 

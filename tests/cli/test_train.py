@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from advreg.cli.saying import Notices
-from advreg.cli.train import comparison, leave_card, main_score, relative_time, spread
+from advreg.cli.train import comparison, leave_card, relative_time, spread
+from advreg.lab.kinds.registry import kind_of
 from advreg.records.run import ModelInfo, RunRecord, TaskInfo
 from comparisons import run_record
 
@@ -110,6 +111,13 @@ def test_the_table_has_a_row_for_each_method_in_the_order_of_the_runs() -> None:
     assert list(rows(done)) == ["standard", "arch"]
     assert comparison(done).title == "reviews: dev accuracy, mean ± sd over seeds"
     assert [column.header for column in comparison(done).columns][3] == "step time"
+
+
+def main_score(one: RunRecord) -> tuple[str, float]:
+    """The score that the table shows, by its name in the title, and its value."""
+    table = kind_of(one.task).table(one)
+    name = table.title.removeprefix(f"{one.task.name}: dev ").removesuffix(", mean ± sd over seeds")
+    return name, table.scores(one)[0]
 
 
 def test_a_regression_is_judged_by_pearson_and_a_missing_score_is_not_a_number() -> None:

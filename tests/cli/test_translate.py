@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from advreg.cli import translate
-from advreg.cli.translate import comparison, train_translation, translate_stream
+from advreg.cli.train import comparison, run_all
+from advreg.cli.translate import translate_stream
 from advreg.lab.kinds.architectures import build_translator
-from advreg.lab.kinds.decoding import Decoding
 from advreg.lab.kinds.models import ModelError
-from advreg.lab.kinds.subwords import SPECIAL, learn_subwords
-from advreg.lab.kinds.translator import Translator
-from advreg.lab.tasks.textdata import DataError
+from advreg.lab.kinds.sources import DataError
+from advreg.lab.kinds.translation.decoding import Decoding
+from advreg.lab.kinds.translation.subwords import SPECIAL, learn_subwords
+from advreg.lab.kinds.translation.translator import Translator
+from advreg.lab.runs.bases import read_settings
 from advreg.records.run import TaskInfo
 from comparisons import run_record
 from number_words import SOURCE, TARGET, in_digits, in_words, write_numbers
@@ -126,7 +128,7 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
         "vocabulary": "55", "max_ratio": "5", "epochs": "1", "max_tokens": "200", "methods": ["standard", "r3f"],
         "output": str(tmp_path / "runs"), "tokenised": "yes",
     }  # fmt: skip
-    train_translation(None, given, {}, False, Console(file=printed, width=80))
+    run_all(read_settings(None, given, {}), False, Console(file=printed, width=80))
     told = printed.getvalue()
     assert "numbers: test scores, mean ± sd over seeds" in told
     assert "tokenised BLEU" in told
@@ -143,6 +145,7 @@ def test_training_prints_scores_and_costs_of_every_method(tmp_path: Path) -> Non
 
 def test_the_table_has_both_kinds_of_bleu_where_text_is_tokenised_and_two_decimals() -> None:
     details = {
+        "languages": ["en", "vi"],
         "tokenised": True,
         "scored": "test",
         "signatures": {"tokenised_bleu": "tok:none"},

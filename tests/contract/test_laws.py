@@ -24,6 +24,7 @@ from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, Step, create, registry
 from advreg.methods.options import TargetOptions
+from contracting import Contracting
 from observe import (
     Batch,
     Copies,
@@ -61,7 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "r3f": {"noise_scale": 0.1},
     "simcut": {"cut": 0.3},
-    "temporal": {"weight": 3.0, "ensemble": 0.3},
+    "temporal": {"weight": 3.0},
     "ols": {"weight": 2.0},
     "arch": {
         "radius": 0.5,
@@ -796,17 +797,17 @@ def test_the_trainer_refreshes_archs_cache_in_epochs_zero_two_and_four(tmp_path:
     assert [one.rows for one in passes] == survey + refresh + reuse + refresh + reuse + refresh
 
 
-def test_the_trainer_holds_r4fs_head_from_the_first_step_on(
+def test_the_trainer_lets_a_method_write_weights_from_the_first_step_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SETTINGS, "r3f", {"spectral": True})
+    monkeypatch.setitem(registry, "contracting", Contracting)
     model, norms = exact("bert"), []
     with torch.no_grad():
         model.classifier.weight.mul_(10)
     model.register_forward_pre_hook(
         lambda *_: norms.append(torch.linalg.matrix_norm(model.classifier.weight, 2))
     )
-    train("r3f", "bert", tmp_path, 4, model=model)
+    train("contracting", "bert", tmp_path, 4, model=model)
     assert len(norms) >= 4
     assert all(float(norm.detach()) <= 1 + 1e-6 for norm in norms[-4:])
     assert float(torch.linalg.matrix_norm(model.classifier.weight.detach(), 2)) <= 1 + 1e-6

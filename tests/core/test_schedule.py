@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -73,19 +72,8 @@ def test_a_linear_weight_rises_from_the_start_to_the_end_of_the_plan() -> None:
     assert found[100] == pytest.approx(4.0)
 
 
-def test_a_share_that_rises_evenly_is_that_of_progressive_self_distillation() -> None:
-    """α rises to 0.8 evenly: λ = α / (1 − α) is 0.67 half-way and 4 at the end."""
-    found = weights(Onset(ramp="share"))
-    assert found[0] == 0.0
-    assert found[50] == pytest.approx(0.4 / 0.6)
-    assert found[100] == pytest.approx(4.0)
-    shares = [weight / (1 + weight) for weight in found]
-    assert all(later - one == pytest.approx(0.008) for one, later in itertools.pairwise(shares))
-
-
-@pytest.mark.parametrize("ramp", ["linear", "share"])
-def test_a_run_that_goes_on_after_its_plan_keeps_the_last_weight(ramp: str) -> None:
-    assert Onset(0.5, ramp).weight(4.0, Clock(9, 150, planned=100)) == pytest.approx(4.0)  # type: ignore[arg-type]
+def test_a_run_that_goes_on_after_its_plan_keeps_the_last_weight() -> None:
+    assert Onset(0.5, "linear").weight(4.0, Clock(9, 150, planned=100)) == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("onset", [Onset(0.5), Onset(ramp="linear")])
@@ -100,7 +88,5 @@ def test_an_onset_without_a_plan_says_how_to_give_one(onset: Onset) -> None:
 def test_an_onset_refuses_bad_values() -> None:
     with pytest.raises(ValueError, match="start_at must be at least 0 and below 1, got 1"):
         Onset(1.0)
-    with pytest.raises(
-        ValueError, match="ramp must be one of constant, linear, share, got 'cosine'"
-    ):
+    with pytest.raises(ValueError, match="ramp must be one of constant, linear, got 'cosine'"):
         Onset(ramp="cosine")  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from advreg.core.sketch import (
     Lumped,
     Parts,
     Sketch,
-    Values,
     Whole,
     inverse_cumulative,
     log_sum_of_others,
@@ -79,7 +78,7 @@ def test_several_labels_are_kept_as_yes_and_no_of_each() -> None:
 
 def test_values_are_kept_in_float32_and_compared_by_the_squared_error() -> None:
     then = torch.tensor([[70_000.0], [1.5]], dtype=torch.float64)
-    sketch = Values(1)
+    sketch = Whole(1, "value")
     parts = kept(sketch, sketch.encode(then, uniforms_of(2, 0)))
     assert torch.allclose(
         sketch.divergence(parts, then + 2), torch.full((2,), 4.0, dtype=torch.float64)
@@ -277,7 +276,7 @@ def test_half_precision_logits_are_compared_in_float32() -> None:
         (Drawn(100_000, 8, 4), 68),
         (Whole(3), 6),
         (Whole(3, "labels"), 12),
-        (Values(1), 4),
+        (Whole(1, "value"), 4),
     ],
 )
 def test_a_row_takes_the_bytes_of_the_table(sketch: Sketch, size: int) -> None:
@@ -292,7 +291,7 @@ def test_automatic_sketches_are_whole_up_to_512_outputs() -> None:
     assert chosen == [Whole(512), Lumped(513, 8)]
     assert sketch_for("drawn", "classes", 100, 8, 4) == Drawn(100, 8, 4)
     assert sketch_for("whole", "classes", 50_000, 8, 4) == Whole(50_000)
-    assert sketch_for("auto", "value", 1, 8, 4) == Values(1)
+    assert sketch_for("auto", "value", 1, 8, 4) == Whole(1, "value")
 
 
 def test_a_sketch_that_does_not_fit_the_outputs_is_refused() -> None:

@@ -25,7 +25,7 @@ from advreg.hf.view.head import IGNORED, cross_entropy
 from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.hf.view.view import HFModelView
 from advreg.lab.kinds.architectures import build_translator
-from advreg.lab.kinds.decoding import Decoding, decode
+from advreg.lab.kinds.translation.decoding import Decoding, decode
 from advreg.memory.cache import CacheDtype, PerturbationCache
 from advreg.memory.tiers import Place, Tier
 from advreg.methods import Step, create, registry
@@ -257,10 +257,10 @@ def test_the_reuse_step_never_waits_for_the_gpu(tmp_path):
     run.train()
     task, method = run.task, run.method
     batch = to_device({**collate(samples(run.model)[:8]), SAMPLE_ID: torch.arange(8)}, CUDA)
-    method.recall(task.sample_ids(batch), task.zeros(batch))
+    method.memory.read(task.sample_ids(batch), task.zeros(batch), 1)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        method.recall(task.sample_ids(batch), task.zeros(batch))
+        method.memory.read(task.sample_ids(batch), task.zeros(batch), 1)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

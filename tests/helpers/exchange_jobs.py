@@ -8,8 +8,7 @@ import torch.distributed as distributed
 from advreg.core.ball import Ball
 from advreg.core.shard import Shard
 from advreg.memory.cache import PerturbationCache
-from advreg.memory.exchange import gathered, summed
-from advreg.memory.shared_means import SharedMeans, assembled
+from advreg.memory.exchange import SharedMeans, assembled, gathered, summed
 from padded import perturbation
 
 CACHED, SIZE = (
@@ -41,6 +40,5 @@ def exchange(dtype: str) -> dict[str, Any]:
         "means": shared.means("tokens", torch.arange(len(CACHED))),
         "own": cache.means("tokens", torch.arange(len(mine))),
         "written": shared.written_at,
-        "complete": shared.complete,
         "nbytes": shared.nbytes,
     }

@@ -452,11 +452,6 @@ def r3f(
     return trace
 
 
-def one_lipschitz(weight: Tensor) -> Tensor:
-    """R4F: W / max(1, σ_1), σ_1² the largest eigenvalue of W Wᵀ."""
-    return weight / max(1.0, math.sqrt(float(torch.linalg.eigvalsh(weight @ weight.T).max())))
-
-
 def rdrop(
     model: nn.Module,
     batch: dict[str, Tensor],
@@ -550,14 +545,12 @@ def softmax(row: Tensor) -> Tensor:
 
 @dataclass
 class Temporal:
-    """L + λ KL(q_i ‖ f(x_i)), q_i ← a q_i + (1 − a) f(x_i), in a dict by sample; ``lumped`` keeps
+    """L + λ KL(q_i ‖ f(x_i)), q_i ← f(x_i), in a dict by sample; ``lumped`` keeps
     the k likeliest.
     """
 
     weight: float
-    ensemble: float = 0.0
     lumped: int | None = None
-    normalise: bool = False
     cache: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def step(self, model: nn.Module, batch: dict[str, Tensor], epoch: int) -> Trace:
@@ -569,18 +562,14 @@ class Temporal:
             if i in self.cache and epoch > 0:
                 pairs = zip(self.cache[i], logits, strict=True)
                 penalty = penalty + sum(self.apart(head_of(model, one), q, row) for q, row in pairs)
-            seen[i] = self.blended(
-                i, [self.rounded(head_of(model, one), row.detach()) for row in logits]
-            )
+            seen[i] = self.rounded([self.kept(head_of(model, one), row.detach()) for row in logits])
         self.cache |= seen
         task, penalty = task / items(model, group), penalty / items(model, group)
-        loss = (task + self.weight * penalty) / (
-            1 + self.weight if self.normalise and epoch > 0 else 1
-        )
+        loss = task + self.weight * penalty
         loss.backward()
         return Trace(float(loss.detach()), float(task.detach()), float(penalty.detach()))
 
-    def rounded(self, head: str, row: Tensor) -> Tensor:
+    def kept(self, head: str, row: Tensor) -> Tensor:
         """What is kept, not yet in half precision; a lumped row has zeros for the rest, and its
         mass last.
         """
@@ -595,12 +584,7 @@ class Temporal:
         likeliest = [q[v] if v in top else torch.zeros_like(q[v]) for v in range(len(q))]
         return torch.stack([*likeliest, sum(q[v] for v in range(len(q)) if v not in top)])
 
-    def blended(self, i: int, rows: list[Tensor]) -> list[Tensor]:
-        if i in self.cache and self.ensemble > 0:
-            rows = [
-                self.ensemble * q + (1 - self.ensemble) * row
-                for q, row in zip(self.cache[i], rows, strict=True)
-            ]
+    def rounded(self, rows: list[Tensor]) -> list[Tensor]:
         return [(row.float() if row.numel() == 1 else row.half()).double() for row in rows]
 
     def apart(self, head: str, q: Tensor, row: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from advreg.hf.checkpoint.manifest import MANIFEST_FILE, flaw
 from advreg.hf.checkpoint.ranks import METHOD_FILE
 from advreg.hf.checkpoint.state import CheckpointError, checkpoints, last_whole_checkpoint
 from advreg.methods import Standard, create
+from contracting import Contracting
 from tiny_models import tiny
 from tiny_runs import end_of, stock_trainer, tiny_trainer
 
@@ -192,9 +193,9 @@ def test_a_run_that_began_at_a_stock_checkpoint_is_resumed_to_the_bit(
         assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_r4f_holds_its_head_from_the_first_step_after_a_stock_checkpoint(copy: Path) -> None:
+def test_a_method_writes_weights_from_the_first_step_after_a_stock_checkpoint(copy: Path) -> None:
     norms: list[float] = []
-    trainer = tiny_trainer(copy, create("r3f", spectral=True))
+    trainer = tiny_trainer(copy, Contracting())
     weight = trainer.model.classifier.weight
     trainer.model.classifier.register_forward_pre_hook(
         lambda *_: norms.append(float(torch.linalg.matrix_norm(weight.detach(), 2)))

@@ -18,7 +18,7 @@ from tiny_models import tiny
 OPTIONS: dict[str, dict[str, Any]] = {
     "rdrop": {},
     "simcut": {"cut": 0.3},
-    "temporal": {"ensemble": 0.3},
+    "temporal": {},
     "temporal, lumped": {"sketch": "lumped", "top": 2},
     "temporal, drawn": {"sketch": "drawn", "top": 2, "draws": 3},
     "ols": {},

@@ -373,9 +373,8 @@ def test_an_id_outside_the_prepared_data_is_named(outside: int) -> None:
     with pytest.raises(IndexError, match=message):
         cache.write(ids, like, 0.5, WIDE, epoch=0)
     assert unchanged(cache, before)
-    for ask in (cache.slots, cache.known):
-        with pytest.raises(IndexError, match=message):
-            ask(ids)
+    with pytest.raises(IndexError, match=message):
+        cache.find(ids, like)
 
 
 @pytest.mark.parametrize(("stranger", "lookalike"), [(8, 7), (-1, 0), (100, 7)])
@@ -426,25 +425,11 @@ def test_the_bytes_are_those_of_all_tokens_and_of_an_epoch_and_a_float32_mean_fo
     assert make_cache(dtype=dtype).nbytes == expected
 
 
-def test_known_are_the_cached_samples_that_were_written() -> None:
+def test_samples_that_were_written_have_an_epoch() -> None:
     cache = make_cache()
-    assert not cache.known(torch.tensor(EVERYONE)).any()
-    write(cache, [1, 0, 3], drawn([1, 0, 3], seed=24))
-    assert cache.known(torch.tensor(EVERYONE)).nonzero().flatten().tolist() == [1, 3]
-
-
-def test_a_cache_is_complete_once_every_cached_sample_was_written_and_a_loaded_one_looks_again() -> (
-    None
-):
-    cache, partial = make_cache(), make_cache()
-    assert not cache.complete
-    write(cache, [6, 1, 0], drawn([6, 1, 0], seed=25))
-    assert not cache.complete
-    partial.load_state_dict(cache.state_dict())
-    write(cache, [4, 3], drawn([4, 3], seed=26))
-    assert cache.complete
-    cache.load_state_dict(partial.state_dict())
-    assert not cache.complete
+    assert (cache.written_at == -1).all()
+    write(cache, [1, 0, 3], drawn([1, 0, 3], seed=24), epoch=2)
+    assert cache.ids[cache.written_at == 2].sort().values.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -595,8 +580,7 @@ def test_a_process_without_a_cached_sample_keeps_what_it_found_and_reads_zeros()
     delta = perturbation([torch.ones(2, 2)])
     assert cache.write(torch.tensor([9]), delta, 0.5, Ball(100.0), 0) is delta
     assert not cache.read(torch.tensor([9]), delta).values["tokens"].any()
-    assert cache.known(torch.tensor([3, 9])).tolist() == [False, False]
-    assert cache.complete
+    assert cache.written_at.tolist() == []
 
 
 @pytest.mark.parametrize("tier", ["device", "disk"])

@@ -1,6 +1,7 @@
 """Sums of regularisers: their laws, their names, and what cannot be added up."""
 
 import pickle
+import re
 from copy import deepcopy
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from advreg.hf.checkpoint.state import load_method, save_method
-from advreg.hf.view.passes import Passes
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, RDrop, Smart, Standard, Temporal, create, registry
 from advreg.methods.combined import Combined
@@ -50,13 +50,13 @@ def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     mask for clean passes, another for second copies, whichever way these are made.
     """
     content_noise(monkeypatch)
-    copies, plain = known_dropout(monkeypatch), Passes.bare_logits
+    copies, plain = known_dropout(monkeypatch), HFModelView.bare_logits
 
     def second(*args: Any) -> Tensor:
         with copies.of(1):
             return plain(*args)
 
-    monkeypatch.setattr(Passes, "bare_logits", second)
+    monkeypatch.setattr(HFModelView, "bare_logits", second)
 
 
 def part(name: str, **options: Any) -> Any:
@@ -212,9 +212,14 @@ def test_a_sum_is_copied_with_what_it_remembers() -> None:
 
 def test_constraints_and_warnings_are_those_of_the_parts() -> None:
     method = create(
-        "r3f+arch", **{"r3f.spectral": True, "arch.refresh_every": 9, "arch.cache_device": "disk"}
+        "smart+arch",
+        **{
+            "smart.proximal_weight": 1.0,
+            "arch.refresh_every": 9,
+            "arch.cache_device": "disk",
+        },
     )
-    assert [found.option for found in method.constraints()] == ["r3f.spectral"] * 2
+    assert [found.option for found in method.constraints()] == ["smart.proximal_weight"]
     assert len(method.warnings(3)) == 1
     assert "arch.cache_device" in method.info.movable
 
@@ -234,7 +239,7 @@ def test_what_cannot_share_a_pass_is_refused_by_name() -> None:
         RDrop() + Smart(dropout="off")
     with pytest.raises(ValueError, match="a combination has each method once, got smart"):
         Smart() + Smart()
-    with pytest.raises(ValueError, match=r"unknown method 'smart\+tmporal'"):
+    with pytest.raises(ValueError, match="unknown method 'tmporal'"):
         create("smart+tmporal")
     assert Standard().info.name == "standard"  # and nothing was registered
     assert not any("+" in name for name in registry)
@@ -245,3 +250,32 @@ def test_a_sum_trains_without_dropout_too() -> None:
     view, batch = HFModelView(exact("bert")), batch_of("bert")
     ready(method, view, batch)
     assert float(step(method, view, batch, epoch=0).loss) > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("temporal.weight", -1.0),
+        ("temporal.weight", "heavy"),
+        ("temporal.sketch", "whale"),
+        ("smart.radius", -1.0),
+        ("smart.start_at", 3),
+        ("smart.ascent_steps", -1),
+    ],
+)
+def test_a_bad_value_is_named_with_its_part(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(option)} must be .*got '?{value}"):
+        create("temporal+smart", **{option: value})
+
+
+def test_a_part_that_does_not_fit_the_data_is_named() -> None:
+    method = create("arch+temporal", **{"temporal.cache_folder": "/nowhere"})
+    assert method.memory is not None
+    with pytest.raises(ValueError, match=r"^temporal\.cache_folder must be a folder that exists"):
+        method.memory.validate(40)
+
+
+@pytest.mark.parametrize("name", ["temporal+smrt", "smrt+temporal", "smrt"])
+def test_an_unknown_part_is_named_with_the_method_that_was_probably_meant(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^unknown method 'smrt' \(did you mean 'smart'\?\); "):
+        create(name)

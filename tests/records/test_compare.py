@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advreg.lab.tasks.understanding import TASKS, main_score
+from advreg.lab.kinds.classification.tasks import TASKS, main_score
 from advreg.records.compare import COMPARE_FILE, load, score_of
 from advreg.records.sealed import RecordError, save_as
 from comparisons import candidate, comparison

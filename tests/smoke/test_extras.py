@@ -14,10 +14,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from advreg.lab.drawing import FORMATS, canvas
-from advreg.lab.kinds.subwords import Subwords, learn_subwords
-from advreg.lab.tasks.bleu import score
-from advreg.lab.tasks.hub import HubSplit, load_split, require_columns
-from advreg.lab.tasks.tables import load_tables
+from advreg.lab.kinds.classification.tables import load_tables
+from advreg.lab.kinds.sources import HubSplit, load_split, require_columns
+from advreg.lab.kinds.translation.bleu import score
+from advreg.lab.kinds.translation.subwords import Subwords, learn_subwords
 from advreg.methods import create
 from little_tables import sentiment, write_table
 from number_words import in_digits, in_words

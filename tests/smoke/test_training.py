@@ -13,7 +13,12 @@ from transformers import Seq2SeqTrainingArguments, Trainer, set_seed
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.trainer import AdversarialSeq2SeqTrainer
-from advreg.lab.kinds.batching import PairCollator, Pairs, TokenBatches, TokenBudgetTrainer
+from advreg.lab.kinds.translation.batching import (
+    PairCollator,
+    Pairs,
+    TokenBatches,
+    TokenBudgetTrainer,
+)
 from advreg.methods import create, registry
 from advreg.methods.regulariser import Regulariser
 from observe import BadGradient, Padded, features_of

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+USER_ERRORS = (OSError, ValueError, FloatingPointError)
+"""Errors whose text is meant for users; most of advreg's own are such."""
+
 
 def main() -> None:
     """Entry point: errors worded for users are printed without a traceback, unless ADVREG_DEBUG is
@@ -12,14 +15,20 @@ def main() -> None:
     """
     try:
         from advreg.cli.app import app, user_errors
-    except KeyboardInterrupt:  # the import takes seconds, and nothing was begun
+    except KeyboardInterrupt:
         sys.exit(130)
     try:
         app()
-    except (
-        Exception
-    ) as error:  # not "except user_errors()": every way out would import transformers for it
-        if os.environ.get("ADVREG_DEBUG") or not isinstance(error, user_errors()):
+    except USER_ERRORS as error:
+        _tell(error)
+    except Exception as error:  # only then, for user_errors() imports torch
+        if not isinstance(error, user_errors()):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _tell(error)
+
+
+def _tell(error: Exception) -> None:
+    if os.environ.get("ADVREG_DEBUG"):
+        raise error
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)

@@ -10,16 +10,13 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from advreg.cli.flags import given_of, parse_assignments, with_flags
-from advreg.cli.translation_flags import is_translation, with_translation_flags
-from advreg.lab.runs.settings import SettingsError, read_settings
-from advreg.lab.tasks.textdata import DataError
+from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
+from advreg.lab.runs import bases
+from advreg.records.environment import require_clean_tree
 
 
 class Commands(TyperGroup):
-    """Commands that name the value they refuse: typer tells the flag, and what is wrong with what
-    it got.
-    """
+    """Commands that name the value they refuse, and the option that an abbreviation stands for."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,6 +28,24 @@ class Commands(TyperGroup):
             if found and "input" in found[0]:
                 error.message = f"{error.message}, got '{found[0]['input']}'"
             raise
+        except Exception as error:
+            if hasattr(error, "possibilities") and getattr(error, "ctx", None) is not None:
+                error.possibilities = _meant(error) or _listed(error)
+            raise
+
+
+def _meant(error: Any) -> list[str]:
+    """Options whose initials were given: ``--lr`` means ``--learning-rate``."""
+    options = [name for each in error.ctx.command.params for name in each.opts]
+    initials = {name: "".join(word[:1] for word in name.split("-")) for name in options}
+    return [name for name in options if f"--{initials[name]}" == error.option_name]
+
+
+def _listed(error: Any) -> list[str]:
+    """The suggestions without options of single methods, unless such an option was given."""
+    return [
+        name for name in error.possibilities or () if "." not in name or "." in error.option_name
+    ]
 
 
 app = typer.Typer(
@@ -40,26 +55,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"token_normalize_func": normalised},
 )
-console = Console(quiet=os.environ.get("RANK", "0") != "0")  # of many processes one speaks
+console = Console(quiet=os.environ.get("RANK", "0") != "0")  # only the first process prints
 
 
 def user_errors() -> tuple[type[BaseException], ...]:
     """Errors whose text is meant for users; anything else is a bug and keeps its traceback."""
     from torch import OutOfMemoryError
 
-    from advreg.hf.checkpoint.state import CheckpointError
-    from advreg.hf.guards.nonfinite import NonFiniteLossError
-    from advreg.hf.view.gradient import CheckpointingError
+    from advreg.cli import USER_ERRORS
     from advreg.hf.view.injection import InjectionError
-    from advreg.lab.kinds.models import ModelError
-    from advreg.records.sealed import RecordError
 
-    return (
-        CheckpointError, CheckpointingError, DataError, InjectionError, ModelError,
-        NonFiniteLossError, RecordError, SettingsError, OSError, ValueError, FloatingPointError,
-        OutOfMemoryError,
-    )  # fmt: skip
+    return (*USER_ERRORS, InjectionError, OutOfMemoryError)
 
 
 def print_version(wanted: bool) -> None:
@@ -70,18 +78,52 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def say_preset(settings: bases.AnySettings) -> None:
+    """Name a preset that is not the usual one of its kind of task."""
+    if settings.preset not in (None, type(settings).preset):
+        console.print(
+            f"preset {settings.preset}: its options hold where none are given; leave it out by "
+            "--preset none",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 def see_only(devices: str | None) -> None:
-    """Let this process, where runs are rehearsed, see the GPUs of its workers: at once, since CUDA
-    looks but once.
+    """Let this process, where runs are rehearsed, see the GPUs of its workers; CUDA reads the
+    variable only once, when it initialises.
     """
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "" if devices == "cpu" else "".join(devices.split())
 
 
-# what compare and study take alike
+_RUNS, _CONFIGURATION = "Runs", "Configuration"
+# what several commands share
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with any of the settings; flags override it",
+        rich_help_panel=_CONFIGURATION,
+    ),
+]
+GridConfig = Annotated[
+    Path | None,
+    typer.Option(
+        help=r"TOML file with any of the settings, and \[grid]: what is tuned or varied",
+        rich_help_panel=_CONFIGURATION,
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="NAME=VALUE, any field of TrainingArguments",
+        rich_help_panel=_CONFIGURATION,
+    ),
+]
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", help="how many, from 0 on, or which: 0,5,7", show_default="3"),
+    typer.Option("--seeds", help="how many seeds, or which: 0,5,7", show_default="3"),
 ]
 Jobs = Annotated[
     int | None,
@@ -91,6 +133,14 @@ Devices = Annotated[
     str | None,
     typer.Option(
         help="GPUs to use: 0,1; or cpu", show_default="all", callback=see_only, expose_value=False
+    ),
+]
+AllowDirty = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dirty",
+        help="run code of advreg that no commit holds; the record says so",
+        rich_help_panel=_CONFIGURATION,
     ),
 ]
 KeepModels = Annotated[
@@ -114,19 +164,19 @@ def root(
 
 
 @app.command()
-@with_translation_flags
 @with_flags
 def train(
     *,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of the settings; flags override it")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")
-    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the runs in the output folder")
+        bool,
+        typer.Option(
+            "--resume",
+            help="resume the runs in the output folder; with --output alone, with their settings",
+        ),
     ] = False,
+    config: Config = None,
+    set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Train a classifier, a regressor or a translator with one or more methods, and compare them.
@@ -135,20 +185,20 @@ def train(
     against ARCH, two seeds each. Options of the methods are flags too; `advreg methods NAME`
     explains them.
     """
-    from advreg.cli.train import run_all
-
-    given = given_of(flags)
-    training = parse_assignments(set_ or [])
+    given, training = given_of(flags), parse_assignments(set_ or [])
+    output = given.get("output")
+    saved = bases.saved_settings(Path(output)) if resume and output else {}
+    bases.inspect(config, {**saved, **given})
+    require_clean_tree(allow_dirty)
     try:
-        if is_translation(config, given):
-            from advreg.cli.translate import train_translation
+        settings = bases.read_settings(config, given, training, saved)
+        say_preset(settings)
+        from advreg.cli.train import run_all
 
-            train_translation(config, given, training, resume, console)
-        else:
-            run_all(read_settings(config, given, training), resume, console)
+        run_all(settings, resume, console)
     except KeyboardInterrupt:
         hint = (
-            "interrupted; finished steps are in the last checkpoint. Go on with the same command "
+            "interrupted; finished steps are in the last checkpoint. Resume with the same command "
             "and --resume"
         )
         typer.echo(hint, err=True)
@@ -156,17 +206,12 @@ def train(
 
 
 @app.command()
-@with_translation_flags
 @with_flags
 def compare(
     *,
     task: Annotated[
         list[str] | None,
         typer.Option(help="tasks, as for train; several: a,b", show_default="docstrings"),
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option("--methods", help="methods: a,b", show_default="standard,arch"),
     ] = None,
     seeds: Seeds = None,
     candidates: Annotated[
@@ -198,7 +243,7 @@ def compare(
     output: Annotated[
         str | None,
         typer.Option(
-            help="folder; a comparison in it is continued", show_default="runs/compare-TASKS-MODEL"
+            help="folder; runs that it holds are resumed", show_default="runs/compare-DATA-MODEL"
         ),
     ] = None,
     table: Annotated[
@@ -208,22 +253,23 @@ def compare(
     picture: Annotated[
         Path | None, typer.Option(help="gradient norms, as .svg, .png or .pdf (extra: plot)")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file with any of the settings, and [grid]: what is tuned"),
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")
-    ] = None,
+    config: GridConfig = None,
+    set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Which method pays on your data, and is it real? Every method is tuned with the same effort.
 
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never
     on dev; settings given as flags are not tuned. Seeds are added until each method pays, does not
-    pay, or the budget ends. The winner's model is in FOLDER/best. The same command continues a
-    comparison that was stopped.
+    pay, or the budget ends. The winner's model is in FOLDER/best. Repeat the command to resume a
+    comparison.
     """
+    given = given_of({**flags, "task": task, "seeds": seeds, "output": output})
+    training = parse_assignments(set_ or [])
+    if table is None:
+        bases.inspect(config, given)
+        require_clean_tree(allow_dirty or dry_run)
     from advreg.cli.compare import run_comparison, show_comparison
     from advreg.cli.running import RunOptions
 
@@ -233,8 +279,6 @@ def compare(
         return
     from advreg.lab.search.compare_settings import read_compare
 
-    several = {"task": task, "methods": methods, "seeds": seeds, "output": output}
-    given = given_of({**flags, **several})
     own = {
         "candidates": candidates,
         "budget": budget,
@@ -242,12 +286,11 @@ def compare(
         "reference": reference,
         "keep_models": keep_models or None,
     }
-    settings = read_compare(config, given, parse_assignments(set_ or []), **own)
+    settings = read_compare(config, given, training, **own)
     raise typer.Exit(run_comparison(settings, options, console))
 
 
 @app.command()
-@with_translation_flags
 @with_flags
 def study(
     *,
@@ -280,7 +323,7 @@ def study(
     output: Annotated[
         str | None,
         typer.Option(
-            help="folder; what it holds is gone on with", show_default="runs/study-TASK-MODEL"
+            help="folder; runs that it holds are resumed", show_default="runs/study-DATA-MODEL"
         ),
     ] = None,
     table: Annotated[
@@ -296,20 +339,21 @@ def study(
             show_default="study.svg in the folder",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file with any of the settings, and [grid]: what is varied"),
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE, any field of TrainingArguments")
-    ] = None,
+    config: GridConfig = None,
+    set_: Assignments = None,
+    allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
     """Vary one thing of a method at a time: the paper's parameter study, on any task.
 
-    Every point is trained with every seed, beside SMART and Standard; what several studies need is
-    trained once. The same command goes on with a study that was stopped.
+    Every point is trained with every seed, next to SMART and Standard; what several studies need is
+    trained once. Repeat the command to resume a study.
     """
+    given = given_of({**flags, "seeds": seeds, "output": output})
+    training = parse_assignments(set_ or [])
+    if table is None and write_grid is None:
+        bases.inspect(config, given)
+        require_clean_tree(allow_dirty or dry_run)
     from advreg.cli.running import RunOptions
     from advreg.cli.study import run_study, show_study
     from advreg.lab.search import study_settings
@@ -325,16 +369,8 @@ def study(
     if table is not None:
         show_study(table, picture, console)
         return
-    given = given_of({**flags, "seeds": seeds, "output": output})
-    lines: Any = [] if baselines == "none" else baselines
-    own: dict[str, Any] = {
-        "method": methods,
-        "baselines": lines,
-        "keep_models": keep_models or None,
-    }
-    settings = study_settings.read_study(
-        config, grid, studies or [], given, parse_assignments(set_ or []), **own
-    )
+    own = {"method": methods, "baselines": baselines, "keep_models": keep_models or None}
+    settings = study_settings.read_study(config, grid, studies or [], given, training, **own)
     raise typer.Exit(run_study(settings, options, console))
 
 
@@ -376,7 +412,8 @@ def translate(
 @app.command()
 def doctor(
     model: Annotated[
-        str, typer.Argument(help="a folder, minilm, or a name on the Hugging Face hub")
+        str,
+        typer.Argument(help="the folder of a run or a model, minilm, or a name on the hub"),
     ],
     site: Annotated[
         str, typer.Option(help="where δ is added: tokens, block, or a module's name")
@@ -462,9 +499,7 @@ def bench(
     ] = 10_000,
     warmup: Annotated[int, typer.Option(help="steps of each contender that are not timed")] = 3,
     steps: Annotated[int, typer.Option(help="steps of each contender in a round")] = 10,
-    rounds: Annotated[
-        int, typer.Option(help="rounds, in each of which every contender has its turn")
-    ] = 10,
+    rounds: Annotated[int, typer.Option(help="rounds; every contender has a turn in each")] = 10,
     no_optimizer: Annotated[
         bool, typer.Option("--no-optimizer", help="leave clipping and AdamW out")
     ] = False,
@@ -545,7 +580,7 @@ def probe(
     pooling: Annotated[
         Literal["head", "mean"],
         typer.Option(
-            help="what stands for a text: what the encoder's head reads (head), or its mean token "
+            help="representation of a text: input of the encoder's head (head), or its mean token "
             "(mean)"
         ),
     ] = "head",
@@ -553,7 +588,7 @@ def probe(
     picture: Annotated[
         Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the record")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the record")] = False,
     from_: Annotated[
         Path | None, typer.Option("--from", help="fit nothing: print and draw this record")
     ] = None,
@@ -588,7 +623,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="folders of runs (searched with all that is in them), or files of compare, study, "
+            help="folders of runs (searched recursively), or files of compare, study, "
             "probe and bench"
         ),
     ],
@@ -612,7 +647,7 @@ def report(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="searched with all that is in it")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="folder to search, recursively")] = Path("runs"),
     *,
     method: Annotated[
         list[str] | None, typer.Option(help="only this method; may be repeated")

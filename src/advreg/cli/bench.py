@@ -16,7 +16,7 @@ from advreg.lab.bench.picture import draw
 from advreg.lab.bench.run import Bench
 from advreg.lab.bench.settings import BenchSettings
 from advreg.lab.drawing import check_drawable
-from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.report.labels import bytes_text
 from advreg.records.bench import BenchRecord, Panel, Row, Spread, WholeRun, load
 

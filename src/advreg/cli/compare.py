@@ -35,8 +35,8 @@ def run_comparison(settings: CompareSettings, options: RunOptions, console: Cons
 
 
 def show_comparison(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a comparison from its records, and write them; whether all runs have a
-    result.
+    """Print the tables of a comparison from its records, and write them again; whether all runs
+    have a result.
     """
     record, runs = read(folder)
     found = results(record, runs)
@@ -82,7 +82,7 @@ def _gain_text(gain: MethodGain) -> str:
 def _announcement(
     settings: CompareSettings, left: Remaining, size: int, plan: Mapping[str, Remaining]
 ) -> str:
-    """The comparison, and a line for each part of the plan."""
+    """The plan, with a line for each of its parts."""
     base = settings.any_base
     tuning = f"{settings.candidates} candidates each" if settings.candidates > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""

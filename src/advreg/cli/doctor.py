@@ -1,13 +1,15 @@
-"""``advreg doctor``: the findings as a table, and what to do about those that failed."""
+"""``advreg doctor``: the findings as a table, and a remedy for each failure."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from advreg.hf.doctor import Finding, examine
-from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.doctor import Finding, examine
 from advreg.lab.kinds.models import load_any
+from advreg.lab.kinds.training import quiet_libraries
 
 
 def report(
@@ -19,9 +21,11 @@ def report(
     console: Console,
     trusted: bool = False,
 ) -> int:
-    """Examine a model, print the findings; 0 if all is well, 1 otherwise."""
+    """Examine a model, or the model of a run, and print the findings; 0 if all is well, 1
+    otherwise.
+    """
     quiet_libraries()
-    model = load_any(name, dtype, trusted)
+    model = load_any(_model_of(name), dtype, trusted)
     model.train()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -37,6 +41,12 @@ def report(
             "[green]✓[/green] the perturbation arrives; this model can be trained with every method"
         )
     return 1 if failed else 0
+
+
+def _model_of(name: str) -> str:
+    """The model folder in the folder of a run; other names are unchanged."""
+    inner = Path(name) / "model"
+    return str(inner) if inner.is_dir() and not (Path(name) / "config.json").exists() else name
 
 
 def _table(findings: list[Finding], title: str) -> Table:

@@ -1,96 +1,89 @@
-"""Flags made from what they set: the fields of the settings, and every option of every method."""
+"""Flags made from what they set: the settings of every kind of task, and every option of every
+method. They are read from the settings and the catalogue of methods, without torch.
+"""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, get_args
 
 import typer
 
-from advreg.lab.runs.settings import TrainSettings
-from advreg.methods import OptionInfo, describe, registry
-from advreg.methods.coerce import coerce, type_text
+from advreg.core.coerce import coerce, type_text
+from advreg.core.options import OptionInfo, options_of
+from advreg.lab.catalogue import catalogue
+from advreg.lab.runs.bases import KINDS, setting_names
+from advreg.lab.runs.settings import RunSettings, flag_name
 
 _OPTIONS_PANEL = "Options of the methods"
-_SINGULAR = {"methods": "--method", "seeds": "--seed"}  # flags that may be repeated
-_SWITCHES = ("trust_remote_code",)  # given or not, without a value
-_NO_FLAG = ("options", "training")  # tables of a config file
+_ALIASES = {"methods": "method"}  # of flags, by the name that was given
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a
     method.
     """
-    own = [
-        p
-        for p in inspect.signature(command, eval_str=True).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
-    ]
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     named = {parameter.name for parameter in own}
     settings = [parameter for parameter in setting_flags() if parameter.name not in named]
-    parameters = [*settings, *own, *option_flags(), *part_flags()]
+    parameters = [*settings, *own, *option_flags(), *hidden_flags()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
+@cache
 def setting_flags() -> list[inspect.Parameter]:
-    """One flag per field of :class:`TrainSettings`."""
-    return flags_of(TrainSettings)
+    """A flag for each setting of any kind of task, the most important first."""
+    places = {each.name: each.about.get("main") for kind in KINDS for each in options_of(kind)}
+    return [_setting_flag(name) for name in sorted(setting_names(), key=lambda n: places[n] or 99)]
 
 
+@cache
 def option_flags() -> list[inspect.Parameter]:
-    """One flag per option, whichever methods have it."""
+    """A flag for each option, whichever methods have it."""
     owners: dict[str, list[str]] = {}
     first: dict[str, OptionInfo] = {}
-    for method in registry:
-        for option in describe(method):
+    for method, entry in catalogue().items():
+        for option in entry.options:
             owners.setdefault(option.name, []).append(method)
             first.setdefault(option.name, option)
     return [
-        _flag(name, f"{option.help} ({', '.join(owners[name])})", option.type, panel=_OPTIONS_PANEL)
+        _flag(name, f"{option.help} ({', '.join(owners[name])})", option.type, _OPTIONS_PANEL)
         for name, option in first.items()
     ]
 
 
-def part_flags() -> list[inspect.Parameter]:
-    """A flag per method and option, such as ``--temporal.weight``, for one of several methods or a
-    part of a sum; they are not listed by ``--help``.
+@cache
+def hidden_flags() -> list[inspect.Parameter]:
+    """Flags that ``--help`` leaves out: one for each method and option, such as
+    ``--temporal.weight``, for one of several methods or a part of a sum; and ``--seed``.
     """
-    return [
+    parts = [
         _flag(f"{method}__{option.name}", option.help, option.type, hidden=True)
-        for method in registry
-        for option in describe(method)
+        for method, entry in catalogue().items()
+        for option in entry.options
     ]
+    return [*parts, _flag("seed", "a seed; may be repeated", tuple[str, ...], hidden=True)]
+
+
+def normalised(name: str) -> str:
+    """The name of a flag for the name that was given; for typer."""
+    return _ALIASES.get(name, name)
 
 
 def given_of(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that were given, by the names of settings and options."""
-    return {
+    given = {
         name.replace("__", "."): value for name, value in flags.items() if value not in (None, [])
     }
-
-
-def flags_of(
-    settings: type[Any], but: Container[str] = (), panel: str | None = None
-) -> list[inspect.Parameter]:
-    """One flag per field of a dataclass of settings; the text is turned into a value where files
-    are read too.
-    """
-    hints = get_type_hints(settings)
-    return [
-        _flag(
-            field.name,
-            field.metadata["help"] + _default_text(field.default),
-            hints[field.name],
-            panel,
-        )
-        for field in dataclasses.fields(settings)
-        if field.name not in _NO_FLAG and field.name not in but
-    ]
+    if "seed" in given:
+        given["seeds"] = [f"{','.join(given.pop('seed'))},"]
+    return given
 
 
 def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
@@ -109,39 +102,68 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _flag(
-    name: str, help: str, hint: Any, panel: str | None = None, hidden: bool = False
-) -> inspect.Parameter:
-    kind: Any = (
-        bool | None
-        if name in _SWITCHES
-        else list[str] | None
-        if get_origin(hint) is tuple
-        else str | None
+def _setting_flag(name: str) -> inspect.Parameter:
+    """The flag of a setting, with what differs between the kinds of tasks that have it."""
+    found = {k: each for k in KINDS for each in options_of(k) if each.name == name}
+    first = next(iter(found.values()))
+    helps = {kind: each.help for kind, each in found.items()}
+    defaults = {kind: _shown(each.default) for kind, each in found.items()}
+    default = _merged(defaults, "; ")
+    return _flag(
+        name,
+        _merged(helps, "; ") + (f" [{default}]" if default else ""),
+        first.type,
+        None if first.about.get("main") else _panel(next(iter(found)), first),
+        switch=first.type is bool and first.default is False,
     )
-    is_truth = bool in (hint, *get_args(hint))
+
+
+def _merged(texts: Mapping[type[RunSettings], str], separator: str) -> str:
+    """The text of the first kind of task, then the texts of other kinds where they differ."""
+    (_, first), *others = texts.items()
+    told = [f"{kind.kind}: {text}" for kind, text in others if text not in ("", first)]
+    return separator.join([first, *told]) if first else separator.join(told)
+
+
+def _panel(kind: type[RunSettings], setting: OptionInfo) -> str:
+    if kind is not KINDS[0]:
+        return f"{kind.kind.capitalize()} (--task {kind.own_files}, or a known corpus)"
+    return "Data" if setting.about.get("role") in ("data", "files") else "Training"
+
+
+def _flag(
+    name: str,
+    help: str,
+    hint: Any,
+    panel: str | None = None,
+    hidden: bool = False,
+    switch: bool = False,
+) -> inspect.Parameter:
+    kind: Any = bool if switch else list[str] if hint == tuple[str, ...] else str
+    is_truth = bool in (hint, *get_args(hint)) and not switch
+    takes = "yes | no" if is_truth else type_text(hint).removesuffix(" or none")
     option = typer.Option(
-        _SINGULAR.get(name, f"--{name.replace('__', '.').replace('_', '-')}"),
-        help=help.replace("[", r"\["),  # escaped, because rich would read [tokens] as markup
-        metavar=None
-        if name in _SWITCHES
-        else "yes | no"
-        if is_truth
-        else type_text(hint).removesuffix(" or none"),
-        parser=_yes_or_no if is_truth and name not in _SWITCHES else None,
+        flag_name(name.replace("__", ".")),
+        help=escaped(help),
+        metavar=None if switch else takes,
+        parser=_yes_or_no if is_truth else None,
         rich_help_panel=panel,
         show_default=False,
         hidden=hidden,
     )
+    takes_text = Annotated[kind | None, option]
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=takes_text
     )
 
 
+def escaped(help: str) -> str:
+    """A help text in which rich does not take ``[grid]`` for markup."""
+    return help.replace("[", r"\[")
+
+
 def _yes_or_no(text: str) -> str:
-    """Refused here, for in ``--fuse --model bert`` it is ``--model``, and of ``bert`` nobody would
-    know what it is.
-    """
+    """Refused here, because in ``--fuse --model bert`` the value would be ``--model``."""
     try:
         coerce("", text, bool)
     except ValueError as error:
@@ -149,12 +171,13 @@ def _yes_or_no(text: str) -> str:
     return text
 
 
-def _default_text(default: Any) -> str:
-    if default is None:
+def _shown(default: Any) -> str:
+    """A default as help texts show it."""
+    if default is None or default is False:
         return ""
-    if isinstance(default, bool):
-        return f" [{'yes' if default else 'no'}]"
-    return f" [{', '.join(map(str, default)) if isinstance(default, tuple) else default}]"
+    if default is True:
+        return "yes"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
 def _literal(text: str) -> Any:

@@ -15,7 +15,7 @@ from rich.table import Table
 from advreg.cli.train import spread
 from advreg.hf.progress import progress_bar
 from advreg.lab.drawing import check_drawable
-from advreg.lab.kinds.fine_tuning import device_name, quiet_libraries
+from advreg.lab.kinds.training import device_name, quiet_libraries
 from advreg.lab.report.labels import method_order, task_name
 from advreg.lab.report.violins import draw_violins
 from advreg.lab.search.probing import ProbeSettings, probe
@@ -112,12 +112,12 @@ def _cell(values: list[float] | None, best: float) -> str:
 
 
 def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]:
-    """What an earlier call left, if it is to be gone on with and was asked the same."""
+    """The record of an earlier call with the same settings, if it is to be resumed."""
     if not out.exists():
         return []
     if not resume:
         raise ValueError(
-            f"out '{out}' exists already; add --resume to go on with it, or choose another name"
+            f"out '{out}' exists already; add --resume to resume it, or choose another name"
         )
     record = load_as(out, ProbeRecord)
     asked, before = (

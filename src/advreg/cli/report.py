@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from advreg import __version__
+from advreg.lab.kinds.registry import main_metrics
 from advreg.lab.report.figures import Row as PictureRow
 from advreg.lab.report.figures import Rows, looks
 from advreg.lab.report.gather import Gathered, gather
@@ -17,7 +18,6 @@ from advreg.lab.report.page import render
 from advreg.lab.report.parts import Part, Section
 from advreg.lab.report.render import Sheet
 from advreg.lab.report.sections import sections
-from advreg.lab.tasks.understanding import main_metrics
 from advreg.records.bench import STANDARD, Panel, load
 from advreg.records.environment import now
 

@@ -35,14 +35,14 @@ _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
 _STOPPING = (
     f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
-    "a second Ctrl-C leaves at once"
+    "press Ctrl-C again to leave immediately"
 )
 
 _REPEATED = "; it is repeated alone, when the other runs have ended"
 
 
 class RunSet(Protocol):
-    """Runs in a folder, some of which may be finished: a comparison, a study."""
+    """Runs in a folder, some of them already finished: a comparison, a study."""
 
     @property
     def left(self) -> Remaining:
@@ -57,7 +57,7 @@ U = TypeVar("U", bound=RunSet)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to carry it out.
+    """How runs are carried out.
 
     Args:
         jobs: runs side by side; none: what suits the machine.
@@ -82,17 +82,17 @@ def undertake(
     options: RunOptions,
     console: Console,
 ) -> int:
-    """Make the runs that are left, and print the results; the exit code.
+    """Make the runs that are left and print the results; the exit code.
 
     Args:
         make: loads and checks it, and tells what a user should know.
-        announce: describes the runs, for a number of workers.
+        announce: the plan, given the number of workers.
         finish: tells the results; have all runs one?
         folder: of the runs.
-        options: how to carry it out.
+        options: how the runs are carried out.
         console: to print on.
     """
-    from advreg.lab.kinds.fine_tuning import quiet_libraries
+    from advreg.lab.kinds.training import quiet_libraries
 
     quiet_libraries()
     places = find_devices()
@@ -110,7 +110,7 @@ def undertake(
         console.print(
             f"interrupted with {counted(what.left.jobs, 'run')} left. Finished runs have their "
             f"records in {folder}, "
-            "the others their last checkpoint: the same command resumes from there",
+            "the others their last checkpoint: repeat the command to resume",
             highlight=False,
             soft_wrap=True,
         )
@@ -131,7 +131,7 @@ def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: C
 
 
 def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
-    """Write the tables as Markdown and as csv; returns the files."""
+    """Write tables for pages and for programs; returns the files."""
     written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
@@ -164,7 +164,7 @@ class Tally:
         self, left: Callable[[], Remaining], now: Callable[[], float] = time.monotonic
     ) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
-        self._jobs: dict[str, Job] = {}  # that have made a step, finished ones included
+        self._jobs: dict[str, Job] = {}  # that have made a step, finished ones too
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
         self._found: dict[
             str, float

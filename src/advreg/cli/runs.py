@@ -12,6 +12,11 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from advreg.core.checks import suggest
+from advreg.lab.catalogue import catalogue, is_method, options_of_method
+from advreg.lab.kinds.classification.tasks import TASKS
+from advreg.lab.kinds.registry import main_metrics
+from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import NOTHING, counted
 from advreg.lab.report.listing import (
@@ -26,10 +31,6 @@ from advreg.lab.report.listing import (
 )
 from advreg.lab.report.render import Sheet, to_rich
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.understanding import TASKS, main_metrics
-from advreg.methods import describe, registry
-from advreg.methods.base import suggest
 
 _WIDTH_OF_NAMES = 32  # at least, where names are that long, before columns are left out for them
 _LENGTH_OF_SETTINGS = 120  # where they stand below a name
@@ -68,7 +69,7 @@ def list_runs(
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got '{status}'")
     found = gather([folder])
     all_lines = lines(found, main_metrics, tuning)
-    _refuse_unknown("method", wanted, all_lines, registry)
+    _refuse_unknown("method", wanted, all_lines, catalogue())
     _refuse_unknown("task", wanted, all_lines, (DOCSTRINGS, *TASKS, *CORPORA))
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
@@ -115,7 +116,7 @@ def _refuse_unknown(
 
 def _defaults(method: str) -> dict[str, Any]:
     """The options of a method as they are if none is given, with settings that all tasks share."""
-    options = describe(method) if method in registry else []
+    options = options_of_method(method) if is_method(method) else []
     shared = {"site": TrainSettings.site, "precision": TrainSettings.precision}
     return {**shared, **{option.name: option.default for option in options}}
 

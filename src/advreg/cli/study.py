@@ -21,7 +21,7 @@ PICTURE_FILE = "study.svg"
 
 
 def run_study(settings: StudySettings, options: RunOptions, console: Console) -> int:
-    """Do all that is left to do, then print, write and draw what was found; the exit code."""
+    """Make the runs that are left, then print, write and draw what was found; the exit code."""
     from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
@@ -36,8 +36,8 @@ def run_study(settings: StudySettings, options: RunOptions, console: Console) ->
 
 
 def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a study from its record, and write and draw them anew; have all runs a
-    result?
+    """Print the tables of a study from its record, and write and draw them again; whether all
+    runs have a result.
     """
     record = load(folder)
     found = findings(record)
@@ -58,7 +58,7 @@ def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
 def _announcement(
     settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool
 ) -> str:
-    """What is to be done; in full, a line for each of the settings that are left."""
+    """The plan; in full, with a line for each of the settings that are left."""
     base = settings.base
     left = sum(runs for runs, _ in plan.values())
     steps = sum(runs * each for runs, each in plan.values())

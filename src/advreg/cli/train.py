@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,34 +13,31 @@ from rich.table import Table
 from advreg.cli.saying import Notices, bars, logs_above, note
 from advreg.hf.checkpoint.ranks import is_first_process
 from advreg.lab.kinds.architectures import PRESETS
-from advreg.lab.kinds.fine_tuning import quiet_libraries
 from advreg.lab.kinds.models import SCRATCH, SHORTHANDS
+from advreg.lab.kinds.registry import kind_of
+from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.report.card import card, write_card
 from advreg.lab.report.labels import bytes_text, counted
-from advreg.lab.runs.classify import Plan, load_data, plan_runs, run
 from advreg.lab.runs.plans import choose_folder
-from advreg.lab.runs.settings import TrainSettings
-from advreg.lab.tasks.understanding import main_metrics
+from advreg.lab.runs.run import Plan, run
+from advreg.lab.runs.settings import RunSettings
+from advreg.lab.runs.workloads import load_workload
 from advreg.methods import registry
 from advreg.records.run import RunRecord
 
 
-def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
+def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
     """Every method with every seed, then the comparison."""
     folder = choose_folder(settings, resume)
-    data = load_data(settings)
-    plans = plan_runs(settings, data, folder)
-    kind = "regression" if data.is_regression else f"{data.num_labels} classes"
-    console.print(
-        f"[bold]{data.name}[/bold]: {len(data.train)} training and {len(data.dev)} dev samples, "
-        f"{kind}; "
-        f"model {Path(settings.model).name}; {counted(len(plans), 'run')} of "
-        f"{counted(settings.epochs, 'epoch')}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    workload, notices = load_workload(settings, folder), Notices(console)
     quiet_libraries()
-    notices = Notices(console)
+    for text in workload.notes:
+        notices(text)
+    plans = workload.plans(settings, folder, notices)
+    notices(
+        f"{workload.title}: {workload.summary}; model {Path(settings.model).name}; "
+        f"{counted(len(plans), 'run')} of {counted(settings.epochs, 'epoch')}"
+    )
     with bars(console) as progress, logs_above(progress.console):
         waiting = {
             plan.name: progress.add_task(plan.name, total=None, start=False, note="")
@@ -48,11 +45,7 @@ def run_all(settings: TrainSettings, resume: bool, console: Console) -> None:
         }
         done = [_run_one(plan, progress, waiting[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
-    console.print(
-        f"each run's record.json, model and checkpoints: {folder}/METHOD-seedN",
-        highlight=False,
-        soft_wrap=True,
-    )
+    notices(f"each run's record.json, items.json.gz and model: {folder}/METHOD-seedN")
 
 
 def _run_one(
@@ -60,98 +53,53 @@ def _run_one(
 ) -> RunRecord:
     progress.start_task(bar)
 
-    def on_step(_: Plan, step: int, total: int, logs: Mapping[str, float]) -> None:
+    def on_step(step: int, total: int, logs: Mapping[str, float]) -> None:
         progress.update(bar, completed=step, total=total, note=note(logs))
 
     record = run(plan, on_step, notices, resume)
     leave_card(record, plan.folder / "model")
     steps = record.outcome.timing.get("steps") or 1
-    score, value = main_score(record)
-    progress.update(bar, completed=steps, total=steps, note=f"{score} {value:.3f}")
+    table = kind_of(record.task).table(record)
+    heading, score = next(iter(table.columns)), table.scores(record)[0]
+    progress.update(bar, completed=steps, total=steps, note=f"{heading} {score:.{table.decimals}f}")
     progress.stop_task(bar)
     return record
 
 
 def leave_card(record: RunRecord, folder: Path) -> None:
-    """Put a card into a model's folder, unless somebody's own is there; of many processes one
-    does.
-    """
+    """Write the model card (rank 0 only), unless the user has written one."""
     if is_first_process() and folder.is_dir():
-        main = main_metrics(record.task.name, record.outcome.metrics)
-        write_card(
-            folder,
-            card(
-                record,
-                main,
-                registry[record.method.name].info.paper,
-                _on_the_hub(record.model.name),
-            ),
-        )
+        main = kind_of(record.task).main_metrics(record.task.name, record.outcome.metrics)
+        paper = registry[record.method.name].info.paper
+        write_card(folder, card(record, main, paper, _on_the_hub(record.model.name)))
 
 
 def _on_the_hub(model: str) -> str | None:
-    """The name, if it is one that the hub knows: neither a folder nor one of our own."""
+    """The name, if the hub may know it: neither a folder nor one of our own."""
     ours = model in (SCRATCH, *SHORTHANDS, *PRESETS)
     return None if ours or Path(model).exists() or model.startswith((".", "/", "…")) else model
 
 
 def comparison(done: Sequence[RunRecord]) -> Table:
-    """The table: scores over seeds, and what each method costs beside Standard."""
-    score, _ = main_score(done[0])
-    title = f"{done[0].task.name}: dev {score}, mean ± sd over seeds"
-    table = Table(
-        title=title, caption="step time: relative to Standard; forward, backward: passes per step"
-    )
-    short = score.split(" of ")[0]  # which ones a mean is of is in the title
-    return filled(
-        table,
-        ("seeds", short, "step time"),
-        done,
-        lambda record: [main_score(record)[1]],
-        decimals=3,
-    )
-
-
-def filled(
-    table: Table,
-    names: Sequence[str],
-    done: Sequence[RunRecord],
-    scores: Callable[[RunRecord], list[float]],
-    decimals: int,
-) -> Table:
-    """The table with a row for each method.
-
-    Args:
-        table: without columns.
-        names: of the columns that count seeds, hold a score, and hold the time of a step.
-        done: all runs.
-        scores: of a run.
-        decimals: of the scores.
-    """
-    for column in ("method", *names, "forward", "backward", "cache"):
+    """The table: scores over seeds, and the cost of each method relative to Standard."""
+    shown = kind_of(done[0].task).table(done[0])
+    seeds, time = ("n", "time") if shown.narrow else ("seeds", "step time")
+    table = Table(title=shown.title, caption=shown.caption)
+    for column in ("method", seeds, *shown.columns, time, "forward", "backward", "cache"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for method in dict.fromkeys(record.method.name for record in done):
         mine = [record for record in done if record.method.name == method]
+        scores = zip(*map(shown.scores, mine), strict=True)
         table.add_row(
             method,
             str(len(mine)),
-            *(spread(values, decimals) for values in zip(*map(scores, mine), strict=True)),
+            *(spread(values, shown.decimals) for values in scores),
             relative_time(mine, done),
             _mean(mine, "forward"),
             _mean(mine, "backward"),
             bytes_text(max(record.outcome.cache_bytes or 0 for record in mine)),
         )
     return table
-
-
-def main_score(record: RunRecord) -> tuple[str, float]:
-    """The score a run is judged by: accuracy, or Pearson's correlation; of a named task the mean of
-    its main ones.
-    """
-    metrics = record.outcome.metrics
-    names = main_metrics(record.task.name, metrics) or ("pearson",)
-    values = [float("nan") if (value := metrics.get(name)) is None else value for name in names]
-    return names[0] if len(names) == 1 else f"mean of {', '.join(names)}", statistics.fmean(values)
 
 
 def spread(values: Sequence[float], decimals: int = 3) -> str:

@@ -1,38 +1,23 @@
-"""``advreg translate``: lines in, lines out; and ``advreg train`` for translation tasks."""
+"""``advreg translate``: lines in, lines out."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.progress import TaskID
-from rich.table import Table
-
-from advreg.cli.saying import Notices, bars, logs_above, note
-from advreg.cli.train import filled, leave_card
 from advreg.core.checks import check_whole
-from advreg.hf.checkpoint.ranks import is_first_process
-from advreg.lab.kinds.fine_tuning import quiet_libraries
-from advreg.lab.kinds.translator import Translator
-from advreg.lab.report.labels import metric_name
-from advreg.lab.runs.plans import choose_folder
-from advreg.lab.runs.translation import run_translation
-from advreg.lab.runs.translation_settings import read_translation_settings
-from advreg.lab.tasks.parallel import decoded
-from advreg.records.run import RunRecord
+from advreg.lab.kinds.sources import decoded
+from advreg.lab.kinds.training import quiet_libraries
+from advreg.lab.kinds.translation.translator import Translator
 
 # bytes that are not UTF-8 become surrogates, from which they can be had again
 _ESCAPE = "surrogateescape"
 LINES_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first lines come early
-
-
-# ---- translating
 
 
 def translate_stream(
@@ -113,65 +98,3 @@ def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
             decoded(line.encode("utf-8", _ESCAPE), "input", number).rstrip("\r\n")
             for number, line in part
         ]
-
-
-# ---- training
-
-
-def train_translation(
-    config: Path | None,
-    given: Mapping[str, Any],
-    training: Mapping[str, Any],
-    resume: bool,
-    console: Console,
-) -> None:
-    """Every method with every seed under progress bars, then the comparison.
-
-    Args:
-        config: a TOML file with any of the settings.
-        given: flags that were given: settings, and options of methods.
-        training: fields of TrainingArguments.
-        resume: go on with the runs in the output folder?
-        console: to print on.
-    """
-    settings = read_translation_settings(config, given, training)
-    folder = choose_folder(settings, resume)
-    quiet_libraries()
-    notices = Notices(console)
-    with bars(console) as progress, logs_above(progress.console):
-        begun: dict[str, TaskID] = {}
-
-        def on_step(name: str, step: int, total: int, logs: Mapping[str, float]) -> None:
-            if name not in begun:
-                begun[name] = progress.add_task(name, note="")
-            progress.update(begun[name], completed=step, total=total, note=note(logs))
-
-        done = run_translation(settings, folder, on_step, notices, resume)
-    for record in done if is_first_process() else ():
-        leave_card(record, folder / record.name / "model")
-    console.print(comparison(done))
-    console.print(
-        f"each run's record.json, model and translations: {folder}/METHOD-seedN",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def comparison(done: Sequence[RunRecord]) -> Table:
-    """The table: scores over seeds, and what each method costs beside Standard."""
-    details = done[0].task.details
-    score = "tokenised_bleu" if details["tokenised"] else "bleu"
-    subset = ", a subset" if details.get("subset") else ""
-    table = Table(
-        title=f"{done[0].task.name}{subset}: {details['scored']} scores, mean ± sd over seeds",
-        caption=f"{details['signatures'][score]}\ntime: of a step, relative to Standard",
-    )
-    names = list(dict.fromkeys((score, "bleu")))
-    columns = ("n", *map(metric_name, names), "time")
-    return filled(
-        table,
-        columns,
-        done,
-        lambda record: [record.outcome.metrics[name] or 0.0 for name in names],
-        2,
-    )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Check = Callable[[str, Any], None]
+"""Refuses a bad value, given its name."""
 
 
 class UnsupportedError(ValueError):
@@ -35,6 +41,11 @@ def check_whole(name: str, value: object, least: int, otherwise: str = "") -> No
         )
 
 
+def check_count(name: str, value: object) -> None:
+    """``value`` must be a whole number of at least 1."""
+    check_whole(name, value, least=1)
+
+
 def check_not_negative(name: str, value: float) -> None:
     """``value`` must be a finite number of zero or more."""
     if not (math.isfinite(value) and value >= 0):
@@ -51,3 +62,31 @@ def check_share(name: str, value: float) -> None:
     """``value`` must be at least 0 and below 1."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def optional(check: Check) -> Check:
+    """The same check of a value that may also be ``None``."""
+
+    def checked(name: str, value: object) -> None:
+        if value is not None:
+            check(name, value)
+
+    return checked
+
+
+def unknown_method(name: str, known: Iterable[str]) -> str:
+    """The text of an error for a method, or a part of a sum, that does not exist."""
+    names = list(known)
+    part = next((part for part in name.split("+") if part not in names), name)
+    return f"unknown method '{part}'{suggest(part, names)}; there are {', '.join(names)}"
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, or nothing.
+
+    Example:
+        >>> suggest("radios", ["radius", "weight"])
+        " (did you mean 'radius'?)"
+    """
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""

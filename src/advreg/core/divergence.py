@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 Divergence = Literal["kl", "symmetric_kl"]
 Prediction = Literal["classes", "labels", "value"]
-_Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
+Measure = Callable[..., Tensor]
 
 ENTRIES_AT_ONCE = 2**24
 """Logits whose divergence is computed at once; more are taken a part at a time, to save memory."""
@@ -27,94 +27,92 @@ def widen(logits: Tensor) -> Tensor:
 
 def kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     """KL(P ‖ Q) = Σ_k p_k (log p_k − log q_k) of two rows of logits, (..., C) → (...)."""
-    return _of_rows(clean, perturbed, symmetric=False)
+    return _of_rows(_kl, clean, perturbed)
 
 
 def symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     """½ KL(P ‖ Q) + ½ KL(Q ‖ P) = ½ Σ_k (p_k − q_k)(log p_k − log q_k), (..., C) → (...)."""
-    return _of_rows(clean, perturbed, symmetric=True)
+    return _of_rows(_symmetric_kl, clean, perturbed)
 
 
-def _of_rows(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
-    if (
-        torch.compiler.is_compiling() or clean.numel() <= ENTRIES_AT_ONCE
-    ):  # a compiler keeps no more than _ManyRows
-        return _measure(clean, perturbed, symmetric)
-    rows = clean.flatten(0, -2), perturbed.flatten(0, -2)
-    found: Tensor = _ManyRows.apply(*rows, symmetric)  # type: ignore[no-untyped-call]
-    return found.view(clean.shape[:-1])
+def _of_rows(measure: Measure, clean: Tensor, perturbed: Tensor) -> Tensor:
+    rows = (logits.reshape(-1, logits.shape[-1]) for logits in (clean, perturbed))
+    return in_parts(measure, *rows).view(clean.shape[:-1])
 
 
-def _measure(clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
+def _kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     log_p, log_q = _log_softmax(clean), _log_softmax(perturbed)
-    weights = 0.5 * (log_p.exp() - log_q.exp()) if symmetric else log_p.exp()
-    return (weights * (log_p - log_q)).sum(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def _symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
+    log_p, log_q = _log_softmax(clean), _log_softmax(perturbed)
+    return (0.5 * (log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
     return F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-class _ManyRows(torch.autograd.Function):
-    """The divergence of many rows, (N, C) → (N,), which keeps no tensor of their size but the
-    logits.
+def in_parts(measure: Measure, logits: Tensor, *others: Tensor) -> Tensor:
+    """A number for each row of logits, (N, C) → (N,); for many rows, a part at a time.
 
-    Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in
-    float32. Here log P and log Q are made again for the backward pass, a part of the rows at a
-    time. With a = log P and b = log Q:
+    Autograd then keeps the arguments and no other tensor of their size.
 
-        ∂KL(P‖Q)/∂clean = p (a − b − KL(P‖Q)),   ∂KL(P‖Q)/∂perturbed = q − p.
+    Args:
+        measure: the numbers, given rows of each argument.
+        logits: (N, C).
+        others: further arguments, (N, ...).
+    """
+    # a compiler keeps no more than _InParts
+    if torch.compiler.is_compiling() or logits.numel() <= ENTRIES_AT_ONCE:
+        return measure(logits, *others)
+    found: Tensor = _InParts.apply(measure, logits, *others)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _InParts(torch.autograd.Function):
+    """Left to autograd, the logits of a whole vocabulary would be held half a dozen times over in
+    float32. Here each part of the rows is computed again in the backward pass, and differentiated
+    on its own.
     """
 
     @staticmethod
-    def forward(ctx: Any, clean: Tensor, perturbed: Tensor, symmetric: bool) -> Tensor:
-        ctx.save_for_backward(clean, perturbed)
-        ctx.symmetric = symmetric
-        return torch.cat(
-            [
-                _measure(p, q, symmetric)
-                for p, q in zip(row_parts(clean), row_parts(perturbed), strict=True)
-            ]
-        )
+    def forward(ctx: Any, measure: Measure, *rows: Tensor) -> Tensor:
+        ctx.measure = measure
+        ctx.save_for_backward(*rows)
+        parts = zip(*(row_parts(values, rows[0]) for values in rows), strict=True)
+        return torch.cat([measure(*part) for part in parts])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        clean, perturbed = ctx.saved_tensors
-        slopes = _SYMMETRIC_SLOPES if ctx.symmetric else _SLOPES
-        wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[:2], strict=True)
-        found = [torch.empty_like(logits) if is_wanted else None for logits, is_wanted in wanted]
-        rows = _rows_at_once(clean)
-        for first in range(0, len(clean), rows):
-            part = slice(first, first + rows)
-            log_p, log_q = _log_softmax(clean[part]), _log_softmax(perturbed[part])
-            p, q, apart = log_p.exp(), log_q.exp(), log_p - log_q
-            for target, slope in zip(found, slopes, strict=True):
-                if target is not None:
-                    target[part] = slope(p, q, apart) * upstream[part, None]
-        return found[0], found[1], None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        rows, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        slopes = [
+            torch.empty_like(values) if is_needed else None
+            for values, is_needed in zip(rows, needed, strict=True)
+        ]
+        targets = [slope for slope in slopes if slope is not None]
+        each = (row_parts(values, rows[0]) for values in (*targets, upstream, *rows))
+        for parts in zip(*each, strict=True):
+            above, *values = parts[len(targets) :]
+            leaves = [value.detach() for value in values]
+            wanted = [
+                leaf.requires_grad_()
+                for leaf, is_needed in zip(leaves, needed, strict=True)
+                if is_needed
+            ]
+            with torch.enable_grad():
+                found = ctx.measure(*leaves)
+            gradients = torch.autograd.grad(found, wanted, above)
+            for target, gradient in zip(parts, gradients, strict=False):
+                target.copy_(gradient)
+        return None, *slopes
 
 
-def _centred(p: Tensor, apart: Tensor) -> Tensor:
-    """p (apart − Σ_k p_k apart_k)."""
-    return p * (apart - (p * apart).sum(-1, keepdim=True))
-
-
-# By the clean logits, and by the perturbed ones
-_SLOPES: tuple[_Slope, _Slope] = (lambda p, q, apart: _centred(p, apart), lambda p, q, apart: q - p)
-_SYMMETRIC_SLOPES: tuple[_Slope, _Slope] = (
-    lambda p, q, apart: 0.5 * (p - q + _centred(p, apart)),
-    lambda p, q, apart: 0.5 * (q - p - _centred(q, apart)),
-)
-
-
-def _rows_at_once(logits: Tensor) -> int:
-    return max(1, ENTRIES_AT_ONCE // logits.shape[-1])
-
-
-def row_parts(values: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Values of rows of logits, by default the logits themselves, a part of the rows at a time."""
-    return torch.split(values, _rows_at_once(values if logits is None else logits))
+def row_parts(values: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+    """Values of rows of logits, (N, ...), a part of the rows at a time."""
+    return torch.split(values, max(1, ENTRIES_AT_ONCE // logits.shape[-1]))
 
 
 def squared_error(clean: Tensor, perturbed: Tensor) -> Tensor:
@@ -155,7 +153,7 @@ def divergence(
         clean = clean.detach()  # the clean prediction is then the target, not a player
     if prediction == "value":
         return squared_error(clean, perturbed)
-    measure: Callable[[Tensor, Tensor], Tensor] = kl if kind == "kl" else symmetric_kl
+    measure = kl if kind == "kl" else symmetric_kl
     if prediction == "labels":
         return measure(as_two_classes(clean), as_two_classes(perturbed)).sum(-1)
     return measure(clean, perturbed)

@@ -12,7 +12,8 @@ def counting(progress: Progress | None, what: str, total: int) -> Callable[[int]
     ``progress``.
 
     Example:
-        >>> advance = counting(lambda what, done, total: print(what, done, "of", total), "samples", 10)
+        >>> report = lambda what, done, total: print(what, done, "of", total)
+        >>> advance = counting(report, "samples", 10)
         >>> advance(4), advance(6)
         samples 4 of 10
         samples 10 of 10

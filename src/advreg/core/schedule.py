@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from advreg.core.checks import check_choice, check_share, check_whole
 
-Ramp = Literal["constant", "linear", "share"]
+Ramp = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,14 @@ class Onset:
 
     Args:
         start_at: share of the planned updates before which the weight is 0.
-        ramp: ``"constant"``; ``"linear"``: the weight λ rises linearly from 0; ``"share"``: the
-            penalty's share of the loss, λ / (1 + λ), does.
+        ramp: ``"constant"``, or ``"linear"``: the weight λ rises linearly from 0.
 
     Example:
         >>> half_way = Clock(epoch=1, step=50, planned=100)
         >>> [Onset(ramp=ramp).weight(4.0, half_way) for ramp in ("constant", "linear")]
         [4.0, 2.0]
-        >>> round(Onset(ramp="share").weight(4.0, half_way), 2), Onset(start_at=0.6).weight(4.0, half_way)
-        (0.67, 0.0)
+        >>> Onset(start_at=0.6).weight(4.0, half_way)
+        0.0
     """
 
     start_at: float = 0.0
@@ -76,11 +75,7 @@ class Onset:
             return 0.0
         if self.ramp == "constant":
             return weight
-        risen = (clock.progress - self.start_at) / (1 - self.start_at)
-        if self.ramp == "linear":
-            return risen * weight
-        share = risen * weight / (1 + weight)
-        return share / (1 - share)
+        return weight * (clock.progress - self.start_at) / (1 - self.start_at)
 
 
 @dataclass(frozen=True)
@@ -94,8 +89,10 @@ class RefreshEvery:
         begin: the first epoch that the memory sees from its start.
 
     Example:
-        >>> [t for t in range(40) if RefreshEvery(15).due(t)], [t for t in range(7, 40) if RefreshEvery(15, 7).due(t)]
-        ([0, 15, 30], [7, 15, 30])
+        >>> [t for t in range(40) if RefreshEvery(15).due(t)]
+        [0, 15, 30]
+        >>> [t for t in range(7, 40) if RefreshEvery(15, 7).due(t)]
+        [7, 15, 30]
     """
 
     epochs: int | None

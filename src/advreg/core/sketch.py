@@ -7,14 +7,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from advreg.core.divergence import Prediction, as_two_classes, divergence, row_parts, widen
+from advreg.core.divergence import (
+    Prediction,
+    as_two_classes,
+    in_parts,
+    kl,
+    row_parts,
+    squared_error,
+    widen,
+)
 
 Parts = dict[str, Tensor]
 """What is kept of N rows: tensors (N, …) by name."""
@@ -49,17 +56,13 @@ class Sketch(ABC):
         """
 
     draws = 0
-    blends = False
-    """Whether two rows can be averaged."""
 
 
 def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws: int) -> Sketch:
     """The sketch that was asked for; ``"auto"`` keeps few outputs whole, and of a vocabulary the
     likeliest entries.
     """
-    if prediction == "value":
-        return Values(outputs)
-    if kind == "whole" or (kind == "auto" and outputs <= WHOLE_AT_MOST):
+    if prediction == "value" or kind == "whole" or (kind == "auto" and outputs <= WHOLE_AT_MOST):
         return Whole(outputs, prediction)
     if prediction == "labels":
         raise ValueError(
@@ -74,49 +77,35 @@ def sketch_for(kind: Kind, prediction: Prediction, outputs: int, top: int, draws
 
 
 @dataclass(frozen=True)
-class Values(Sketch):
-    """The outputs of a regression, unchanged."""
-
-    outputs: int
-    blends = True
-
-    @property
-    def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
-        return {"values": (self.outputs, torch.float32)}
-
-    def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
-        return {"values": logits.float()}
-
-    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        return divergence(parts["values"], logits, "kl", "value")
-
-
-@dataclass(frozen=True)
 class Whole(Sketch):
-    """The probabilities of all outputs; for several labels at once, two per label: yes and no."""
+    """The probabilities of all outputs; for several labels at once, two per label: yes and no. The
+    outputs of a regression, unchanged.
+    """
 
     outputs: int
     prediction: Prediction = "classes"
-    blends = True
 
     @property
     def fields(self) -> Mapping[str, tuple[int, torch.dtype]]:
-        return {
-            "probabilities": (
-                self.outputs * (2 if self.prediction == "labels" else 1),
-                torch.float16,
-            )
-        }
+        if self.prediction == "value":
+            return {"values": (self.outputs, torch.float32)}
+        count = self.outputs * (2 if self.prediction == "labels" else 1)
+        return {"probabilities": (count, torch.float16)}
 
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
-        rows = as_two_classes(logits) if self.prediction == "labels" else logits
-        return {"probabilities": F.softmax(widen(rows), dim=-1).flatten(1)}
+        if self.prediction == "value":
+            return {"values": logits.float()}
+        return {"probabilities": F.softmax(widen(self._rows(logits)), dim=-1).flatten(1)}
 
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        rows = as_two_classes(logits) if self.prediction == "labels" else logits
+        if self.prediction == "value":
+            return squared_error(parts["values"], logits)
+        rows = self._rows(logits)
         kept = _wide(parts["probabilities"], rows).view(rows.shape)
-        found = divergence(log_of(kept), rows, "kl", "classes")
-        return found.sum(-1) if self.prediction == "labels" else found
+        return kl(log_of(kept), rows).view(len(rows), -1).sum(-1)
+
+    def _rows(self, logits: Tensor) -> Tensor:
+        return as_two_classes(logits) if self.prediction == "labels" else logits
 
 
 @dataclass(frozen=True)
@@ -140,7 +129,7 @@ class Lumped(Sketch):
     def encode(self, logits: Tensor, uniforms: Tensor) -> Parts:
         found = [
             self._encode(*rows)
-            for rows in zip(row_parts(logits), row_parts(uniforms, logits), strict=True)
+            for rows in zip(*(row_parts(part, logits) for part in (logits, uniforms)), strict=True)
         ]
         return {name: torch.cat([part[name] for part in found]) for name in found[0]}
 
@@ -157,11 +146,19 @@ class Lumped(Sketch):
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
         likeliest, rest = _normalised(parts, logits)
         entries = _long(parts["entries"])
-        logits_of_rest = log_sum_of_others(logits, entries)
-        at = widen(logits.gather(-1, entries))
-        total = torch.logaddexp(at.logsumexp(-1), logits_of_rest)
-        crossed = (likeliest * (at - total[:, None])).sum(-1) + rest * (logits_of_rest - total)
-        return _negative_entropy(likeliest).sum(-1) + _negative_entropy(rest) - crossed
+        at, others = widen(logits.gather(-1, entries)), log_sum_of_others(logits, entries)
+        total = torch.logaddexp(at.logsumexp(-1), others)
+        tail = rest * (self._tail(parts, logits, others) - total)
+        crossed = (likeliest * (at - total[:, None])).sum(-1) + tail
+        return -self._entropy(parts, likeliest, rest) - crossed
+
+    def _tail(self, parts: Parts, logits: Tensor, others: Tensor) -> Tensor:
+        """The logit that stands for the rest."""
+        return others
+
+    def _entropy(self, parts: Parts, likeliest: Tensor, rest: Tensor) -> Tensor:
+        """The entropy of q, (N,)."""
+        return -(_negative_entropy(likeliest).sum(-1) + _negative_entropy(rest))
 
 
 @dataclass(frozen=True)
@@ -192,14 +189,11 @@ class Drawn(Lumped):
         drawn = inverse_cumulative(tail, (strata + uniforms) / self.draws)
         return {**kept, "drawn": drawn, "entropy": entropy[:, None]}
 
-    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        likeliest, rest = _normalised(parts, logits)
-        entries, drawn = _long(parts["entries"]), _long(parts["drawn"])
-        at = widen(logits.gather(-1, torch.cat([entries, drawn], -1)))
-        total = torch.logaddexp(at[:, : self.top].logsumexp(-1), log_sum_of_others(logits, entries))
-        weights = torch.cat([likeliest, (rest / self.draws)[:, None].expand(drawn.shape)], -1)
-        crossed = (weights * (at - total[:, None])).sum(-1)
-        return -_wide(parts["entropy"], logits)[:, 0] - crossed
+    def _tail(self, parts: Parts, logits: Tensor, others: Tensor) -> Tensor:
+        return widen(logits.gather(-1, _long(parts["drawn"]))).mean(-1)
+
+    def _entropy(self, parts: Parts, likeliest: Tensor, rest: Tensor) -> Tensor:
+        return _wide(parts["entropy"], rest)[:, 0]
 
 
 def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -214,36 +208,13 @@ def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:
 def log_sum_of_others(logits: Tensor, entries: Tensor) -> Tensor:
     """log Σ exp z_v over all v but the entries, for each row: (N, V) and (N, k) → (N,). Very low if
     none is left.
-
-    Autograd saves no copy of the logits.
     """
-    found: Tensor = _LogSumOfOthers.apply(logits, entries)  # type: ignore[no-untyped-call]
-    return found
+    return in_parts(_log_sum_of_others, logits, entries)
 
 
-class _LogSumOfOthers(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, entries: Tensor) -> Tensor:
-        parts = zip(row_parts(logits), row_parts(entries, logits), strict=True)
-        sums = torch.cat([_without(*part).logsumexp(-1) for part in parts])
-        sums = sums.clamp_min(torch.finfo(sums.dtype).min)
-        ctx.save_for_backward(logits, entries, sums)
-        return sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        logits, entries, sums = ctx.saved_tensors
-        slope = torch.empty_like(logits)
-        parts = (row_parts(values, logits) for values in (slope, logits, entries, sums, upstream))
-        for target, *part, total, above in zip(*parts, strict=True):
-            target.copy_((_without(*part) - total[:, None]).exp_().mul_(above[:, None]))
-        return slope, None
-
-
-def _without(logits: Tensor, entries: Tensor) -> Tensor:
-    """A copy, at least float32, in which these entries are −∞."""
-    return widen(logits).scatter(-1, entries, -torch.inf)
+def _log_sum_of_others(logits: Tensor, entries: Tensor) -> Tensor:
+    wide = widen(logits)
+    return wide.scatter(-1, entries, torch.finfo(wide.dtype).min).logsumexp(-1)
 
 
 def _normalised(parts: Parts, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from advreg.core.checks import unknown_method
 from advreg.core.options import OptionInfo
 
 _ROOT = Path(__file__).parents[1]
@@ -23,11 +24,12 @@ _METHODS = "advreg.methods"
 
 @dataclass(frozen=True)
 class Entry:
-    """A method: its name, the arguments of ``@register``, and its options."""
+    """A method: its name, the arguments of ``@register``, its options and its docstring."""
 
     name: str
     about: Mapping[str, Any]
     options: tuple[OptionInfo, ...]
+    text: str
 
     @property
     def title(self) -> str:
@@ -46,6 +48,39 @@ def catalogue() -> Mapping[str, Entry]:
     return {entry.name: entry for entry in entries if entry is not None}
 
 
+def is_method(name: str) -> bool:
+    """Whether a method, or each part of a sum, is known.
+
+    Example:
+        >>> is_method("arch"), is_method("smart+temporal"), is_method("smart+smrt")
+        (True, True, False)
+    """
+    return set(name.split("+")) <= set(catalogue())
+
+
+def entry_of(name: str) -> Entry:
+    """A method by name, or an error that names the closest one."""
+    if name not in catalogue():
+        raise ValueError(unknown_method(name, catalogue()))
+    return catalogue()[name]
+
+
+def options_of_method(name: str) -> list[OptionInfo]:
+    """The options of a method; in a sum each has the name of its part in front.
+
+    Example:
+        >>> [option.name for option in options_of_method("ols+rdrop")][:2]
+        ['ols.weight', 'ols.start_at']
+    """
+    if "+" not in name:
+        return list(entry_of(name).options)
+    return [
+        replace(option, name=f"{part}.{option.name}")
+        for part in name.split("+")
+        for option in entry_of(part).options
+    ]
+
+
 def title_of(name: str) -> str | None:
     """The title of a method, or of a sum of methods; ``None`` for other names.
 
@@ -53,21 +88,22 @@ def title_of(name: str) -> str | None:
         >>> title_of("rdrop"), title_of("smart+temporal"), title_of("smart-pytorch")
         ('R-Drop', 'SMART + Cached prediction', None)
     """
-    known, parts = catalogue(), name.split("+")
-    return " + ".join(known[part].title for part in parts) if set(parts) <= set(known) else None
+    known = catalogue()
+    return " + ".join(known[part].title for part in name.split("+")) if is_method(name) else None
 
 
 def _entry(module: str, name: str) -> Entry | None:
     node = _bound(module).get(name)
-    for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            if call.func.id != "register":
-                continue
+    if not isinstance(node, ast.ClassDef):
+        return None
+    for call in node.decorator_list:
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register":
             options: dict[str, OptionInfo] = {}
             for base in reversed(_value_of(module, name).__mro__):
                 options |= vars(base).get("options", {})
             about = {key.arg: _value(module, key.value) for key in call.keywords if key.arg}
-            return Entry(_value(module, call.args[0]), about, tuple(options.values()))
+            text = ast.get_docstring(node) or ""
+            return Entry(_value(module, call.args[0]), about, tuple(options.values()), text)
     return None
 
 
@@ -91,7 +127,7 @@ def _bound(module: str) -> dict[str, ast.stmt]:
 
 @cache
 def _value_of(module: str, name: str) -> Any:
-    """What a name of a module stands for; for a class, one with its bases and options alone."""
+    """The value of a name in a module; for a class, one with its bases and options alone."""
     node = _bound(module)[name]
     if isinstance(node, ast.ImportFrom):
         return _value_of(str(node.module), name)

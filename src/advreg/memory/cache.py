@@ -48,41 +48,27 @@ class PerturbationCache(SampleRows):
         )
         self.dtype: torch.dtype = getattr(torch, dtype)
         size = len(ids) + 1
-        self._samples = {
+        self.numbers = {
             "written_at": torch.full((size,), -1, dtype=torch.int64, device=self.device),
             **{
                 f"means.{stream}": torch.zeros(size, widths[stream], device=self.device)
                 for stream in lengths
             },
         }
-        self._complete = False
 
     @property
     def written_at(self) -> Tensor:
         """Epoch in which each cached sample was last written, (A,); −1 is never."""
-        return self._samples["written_at"][:-1]
-
-    def known(self, ids: Tensor) -> Tensor:
-        """Which samples have a δ in the cache, (B,)."""
-        return self._samples["written_at"][self.slots(ids)] >= 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether every cached sample has been written. Once it has, the device is not read
-        again.
-        """
-        if not self._complete:
-            self._complete = bool((self.written_at >= 0).all())
-        return self._complete
+        return self.numbers["written_at"][:-1]
 
     def find(self, ids: Tensor, like: Perturbation, at_once: bool = True) -> Tensor:
-        """As :meth:`slots`, for a batch whose lengths are checked as well: its data must be what
-        the cache is for.
+        """Where each sample of a batch is stored, (B,); −1 for a sample that is not. Ids and
+        lengths must match the data that the cache was made for.
 
         Args:
             ids: of the batch, (B,).
             like: its shape.
-            at_once: wait for the check; else a GPU's answer is looked at in the next step, or by
+            at_once: wait for the check; else its result is read in the next step, or by
                 :meth:`settle`.
         """
         rows, fits = self.locate(ids)
@@ -106,7 +92,7 @@ class PerturbationCache(SampleRows):
         return Perturbation(values, like.masks)
 
     def recall(self, ids: Tensor) -> Perturbation:
-        """δ_i of these samples in float32, real tokens first, without a batch of them at hand."""
+        """δ_i of these samples in float32, real tokens first, in a batch of their own."""
         rows = self.shard.rows(ids.to(self.device))
         masks, zeros = {}, {}
         for stream, lengths in self.sample_lengths.items():
@@ -126,7 +112,7 @@ class PerturbationCache(SampleRows):
         slots = self.find(ids, delta)
         old = self.read(ids, delta, slots)
         blend = old.map(lambda values, _: ema * values).plus(delta, 1 - ema)
-        written = self._samples["written_at"][slots] >= 0
+        written = self.numbers["written_at"][slots] >= 0
         fresh = ball.project(blend).where(written, delta)
         self._require_sound(ids, delta, fresh, ball)
         if len(self.ids) == 0:
@@ -136,23 +122,19 @@ class PerturbationCache(SampleRows):
         slots = slots[cached]
         for stream, values in fresh.values.items():
             self._put(stream, slots, values[cached], delta.masks[stream][cached])
-        self._samples["written_at"].index_fill_(0, slots, epoch)
+        self.numbers["written_at"].index_fill_(0, slots, epoch)
         return fresh
 
     def means(self, stream: str, slots: Tensor) -> Tensor:
-        """Mean row of each of these cached samples, (..., D)."""
-        return self._samples[f"means.{stream}"][slots]
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self._complete = False
+        """Mean row of each of these cached samples, (..., D); zeros where none was written."""
+        return self.numbers[f"means.{stream}"][slots]
 
     def _put(self, stream: str, slots: Tensor, values: Tensor, mask: Tensor) -> None:
         rows = values.to(self.dtype)
         self._store[stream].write(slots, mask, {"rows": rows})
         stored = blank_padding(rows.float(), mask)  # (B, T, D), as it will be read
         means = stored.sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
-        self._samples[f"means.{stream}"].index_copy_(0, slots, means)
+        self.numbers[f"means.{stream}"].index_copy_(0, slots, means)
 
     def _require_data(self, ids: Tensor, masks: Mapping[str, Tensor]) -> None:
         """Ids and lengths must match the data the cache was made for."""
@@ -193,7 +175,7 @@ class PerturbationCache(SampleRows):
         )
 
     def _stays_finite(self, values: Tensor) -> Tensor:
-        """Which samples' δ are finite as they will be stored, (B,); float16 overflows at 65504."""
+        """Which samples' δ are finite in the precision of the cache, (B,)."""
         return torch.isfinite(values.to(self.dtype)).flatten(1).all(1)
 
 

@@ -1,24 +1,22 @@
-"""How a cache is doing: read from it once, when training has ended."""
+"""Statistics of a cache, taken once at the end of training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from advreg.core.ball import Ball
 from advreg.memory.cache import PerturbationCache
-from advreg.memory.neighbours import NeighbourIndex, similarities
+from advreg.memory.neighbours import NeighbourIndex, uncached
 from advreg.records.diagnostics import Histogram, MemoryHealth, TokenNorms
 
 _MOST_SAMPLES = 2048  # whose sizes and similarities are counted
 _AT_ONCE = 256
 _BINS = 40
-_SHOWN, _LONGEST_SHOWN = (
-    8,
-    48,
-)  # samples shown token by token, and the most tokens of such a sample
+_SHOWN, _LONGEST_SHOWN = 8, 48  # samples shown token by token, and the most tokens of each
 
 
 def memory_health(
@@ -54,14 +52,15 @@ def similarity_histograms(
         index: the neighbours.
         anchors: the vectors its slots stand for, where they are not the vectors of ``rows``.
     """
-    others = torch.ones(len(next(iter(vectors.values()))), dtype=torch.bool)
-    others[rows] = False
-    samples = spread_out(others.nonzero()[:, 0], _MOST_SAMPLES)
+    others = uncached(len(next(iter(vectors.values()))), rows)
+    samples = spread_out(others, _MOST_SAMPLES)
     found = []
     for stream, vector in vectors.items():
         slots = index.slots[stream][samples.to(index.slots[stream].device)].long().cpu()  # (Q, K)
         pool, places = (vector, rows[slots]) if anchors is None else (anchors[stream], slots)
-        alike = similarities(vector[samples.to(vector.device)], pool[places.to(pool.device)])
+        theirs = pool[places.to(pool.device)].float()  # (Q, K, d)
+        mine = vector[samples.to(vector.device)].to(theirs)  # (Q, d)
+        alike = F.cosine_similarity(mine[:, None], theirs, dim=2)
         found.append(Histogram.of(stream, alike.flatten().tolist(), -1.0, 1.0, _BINS))
     return found
 
@@ -87,12 +86,9 @@ def _sizes(cache: PerturbationCache, ball: Ball, ids: Tensor) -> list[Histogram]
         delta = cache.recall(part)
         for stream, values in delta.values.items():
             sizes = (ball.size(values) / ball.radius)[..., 0]  # (B, 1) or (B, T)
-            real = (
-                delta.masks[stream]
-                if ball.scope == "token"
-                else torch.ones_like(sizes, dtype=torch.bool)
-            )
-            found.setdefault(stream, []).extend(sizes[real].tolist())
+            if ball.scope == "token":
+                sizes = sizes[delta.masks[stream]]
+            found.setdefault(stream, []).extend(sizes.flatten().tolist())
     return [Histogram.of(stream, sizes, 0.0, 1.0, _BINS) for stream, sizes in found.items()]
 
 

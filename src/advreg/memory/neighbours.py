@@ -7,25 +7,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from itertools import chain, repeat
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_whole
 from advreg.core.perturbation import Perturbation
 from advreg.core.shard import Shard
-from advreg.memory.shared_means import Lender
+from advreg.memory.cache import PerturbationCache
+from advreg.memory.exchange import SharedMeans
 
 NeighbourChoice = Literal["nearest", "random"]
 NeighbourScope = Literal["all", "shard"]
 Advance = Callable[[int], None]
 
 # Scores held at once. On a CPU 2048 × 2048, 16 MiB: the products run at 45 billion multiply-adds a
-# second and thread, and at 30 to 35 once a tile is larger than what the allocator keeps for the
-# next
-# one. On a GPU 4 GiB.
+# second and thread, and at 30 to 35 where a tile is too large for the allocator to reuse. On a GPU
+# 4 GiB.
 _SCORES_ON_CPU = 2**22
 _SCORES_ON_GPU = 2**30
 
@@ -70,16 +70,17 @@ def nearest(
     side = math.isqrt(scores_at_once)
     total = queries.shape[0] if rows is None else len(rows)
     found = torch.empty(total, count, dtype=torch.int32, device=device)
-    pace = _Pace(device, advance)
-    with torch.no_grad(), _full_precision(device):
-        anchors = F.normalize(anchors.to(device).float(), dim=1)
+    anchors = F.normalize(anchors.to(device).float(), dim=1)
+
+    def search() -> Iterator[int]:
         for first in range(0, total, side):
-            part = _sent(_rows(queries, rows, first, first + side), device)
-            found[first : first + side] = _best(
-                F.normalize(part.float(), dim=1), anchors, count, side
-            )
-            pace.passed(len(part))
-    pace.finish()
+            place = slice(first, first + side)
+            part = F.normalize(_part(queries, rows, place, device).float(), dim=1)
+            found[place] = _best(part, anchors, count, side)
+            yield len(part)
+
+    with torch.no_grad(), _full_precision(device):
+        _run(search(), device, advance)
     return found.cpu()
 
 
@@ -110,52 +111,36 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return scores.gather(1, at), at
 
 
-def _rows(queries: Tensor, rows: Tensor | None, first: int, end: int) -> Tensor:
-    return queries[first:end] if rows is None else queries[rows[first:end].to(queries.device)]
-
-
-def _sent(part: Tensor, device: torch.device) -> Tensor:
-    """On the device; from the host through pinned memory, so that the copy waits in the GPU's queue
-    and not here.
+def _part(queries: Tensor, rows: Tensor | None, place: slice, device: torch.device) -> Tensor:
+    """Some of the queries on the device; from the host through pinned memory, so that the copy
+    waits in the GPU's queue and not here.
     """
+    part = queries[place] if rows is None else queries[rows[place].to(queries.device)]
     if device.type == "cuda" and part.device.type == "cpu":
         return part.pin_memory().to(device, non_blocking=True)
     return part.to(device)
 
 
-class _Pace:
-    """Reports the parts that are done, and lets the host queue two parts ahead of a GPU but no
-    more.
+def _run(parts: Iterator[int], device: torch.device, advance: Advance | None) -> None:
+    """Compute parts, whose sizes come when they are computed or queued, and report those done.
 
-    Without it the host would queue, and pin, everything at once, and report as done what has only
-    been queued.
+    The host queues at most two parts ahead of a GPU. Without a limit it would queue, and pin,
+    everything at once, and report as done what is only queued.
     """
-
-    def __init__(self, device: torch.device, advance: Advance | None) -> None:
-        self.device = device
-        self.advance = advance
-        self.under_way: deque[tuple[torch.cuda.Event | None, int]] = deque()
-
-    def passed(self, size: int) -> None:
-        """A part of this size has been computed, or queued."""
+    ahead = 2 if device.type == "cuda" else 0
+    queued: deque[tuple[torch.cuda.Event | None, int]] = deque()
+    for size in chain(parts, repeat(0, ahead)):
         event = None
-        if self.device.type == "cuda":
+        if ahead:
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self.device))
-        self.under_way.append((event, size))
-        while len(self.under_way) > (2 if self.device.type == "cuda" else 0):
-            self._await_oldest()
-
-    def finish(self) -> None:
-        while self.under_way:
-            self._await_oldest()
-
-    def _await_oldest(self) -> None:
-        event, size = self.under_way.popleft()
-        if event is not None:
-            event.synchronize()
-        if self.advance is not None:
-            self.advance(size)
+            event.record(torch.cuda.current_stream(device))
+        queued.append((event, size))
+        if len(queued) > ahead:
+            event, size = queued.popleft()
+            if event is not None:
+                event.synchronize()
+            if advance is not None:
+                advance(size)
 
 
 @contextmanager
@@ -163,19 +148,9 @@ def _full_precision(device: torch.device) -> Iterator[None]:
     """Products of float32 matrices in float32, neither TF32 nor bfloat16; the setting is restored
     afterwards.
     """
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    precisions = [backend.fp32_precision for backend in backends]
     with torch.autocast(device.type, enabled=False):
-        if not hasattr(
-            torch.backends.cuda.matmul, "fp32_precision"
-        ):  # torch before 2.9 has one setting for all
-            was = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision("highest")
-            try:
-                yield
-            finally:
-                torch.set_float32_matmul_precision(was)
-            return
-        backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
-        precisions = [backend.fp32_precision for backend in backends]
         try:
             for backend in backends:
                 backend.fp32_precision = "ieee"
@@ -185,7 +160,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def strangers(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
+def random_anchors(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different anchors drawn at random for each query, (queries, count), int32; every
     set is as likely.
 
@@ -205,12 +180,11 @@ def strangers(queries: int, anchors: int, count: int, generator: torch.Generator
     return found.cpu()
 
 
-def similarities(vectors: Tensor, neighbours: Tensor) -> Tensor:
-    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on
-    the CPU, (Q, K).
-    """
-    mine = vectors[:, None].to(neighbours.device)
-    return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
+def uncached(size: int, cached: Tensor) -> Tensor:
+    """Rows that are not among the cached ones, in order; on the CPU."""
+    others = torch.ones(size, dtype=torch.bool)
+    others[cached.cpu()] = False
+    return others.nonzero()[:, 0]
 
 
 def _check_count(count: int, anchors: int) -> None:
@@ -243,15 +217,6 @@ class Borrowing:
     count: int = 1
     choice: NeighbourChoice = "nearest"
     scope: NeighbourScope = "all"
-
-    def __post_init__(self) -> None:
-        check_whole("neighbours", self.count, least=1)
-        check_choice("neighbour_choice", self.choice, get_args(NeighbourChoice))
-        check_choice("neighbour_scope", self.scope, get_args(NeighbourScope))
-
-    def validate(self, cached: int) -> None:
-        """Refuse more neighbours than there are cached samples."""
-        check_neighbours(self.count, cached)
 
 
 @dataclass
@@ -302,36 +267,31 @@ class NeighbourIndex:
                 stream: vector[cached.to(vector.device)] for stream, vector in vectors.items()
             }
         lenders = len(next(iter(anchors.values())))
-        scope = (
-            "" if shard.world == 1 else f" in process {shard.rank}, or set neighbour_scope='all'"
-        )
-        check_neighbours(count, lenders, scope)
-        others = torch.ones(size, dtype=torch.bool)
-        others[cached.cpu()] = False
-        uncached = others.nonzero()[:, 0]
-        device = torch.device(next(iter(vectors.values())).device if device is None else device)
+        elsewhere = f" in process {shard.rank}, or set neighbour_scope='all'"
+        check_neighbours(count, lenders, elsewhere if shard.world > 1 else "")
+        others = uncached(size, cached)
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
-                found = strangers(shard.size, lenders, count, generator)[shard.rank :: shard.world][
-                    uncached
-                ]
+                drawn = random_anchors(shard.size, lenders, count, generator)
+                found = drawn[shard.rank :: shard.world][others]
                 if advance is not None:
-                    advance(len(uncached))
+                    advance(len(others))
             else:
                 found = nearest(
-                    vector, anchors[stream], count, device=device, rows=uncached, advance=advance
+                    vector, anchors[stream], count, device=device, rows=others, advance=advance
                 )
-            slots[stream] = torch.zeros(size, count, dtype=torch.int32).index_copy_(
-                0, uncached, found
-            )
+            none = torch.zeros(size, count, dtype=torch.int32)
+            slots[stream] = none.index_copy_(0, others, found)
         return cls(slots)
 
     def to(self, device: torch.device) -> NeighbourIndex:
         """The same on another device: where ids are looked up in every step."""
         return NeighbourIndex({stream: slots.to(device) for stream, slots in self.slots.items()})
 
-    def borrow(self, rows: Tensor, lender: Lender, like: Perturbation) -> Perturbation:
+    def borrow(
+        self, rows: Tensor, lender: PerturbationCache | SharedMeans, like: Perturbation
+    ) -> Perturbation:
         """δ_{i,ℓ} = mean over j ∈ K_i of the mean over ℓ′ of δ_{j,ℓ′}, the same at every real
         position ℓ.
 
@@ -339,21 +299,13 @@ class NeighbourIndex:
 
         Args:
             rows: places of the samples of a batch in the index, (B,).
-            lender: has the neighbours' means.
+            lender: has the means of the neighbours.
             like: the shape of the batch.
         """
         values = {}
         for stream, zeros in like.values.items():
-            slots = self.slots[stream][rows.to(self.slots[stream].device)].to(
-                lender.device, torch.int64
-            )  # (B, K)
-            means = lender.means(stream, slots)  # (B, K, D)
-            if lender.complete:
-                mean = means.mean(1)
-            else:
-                written = (lender.written_at[slots] >= 0).float()[..., None]  # (B, K, 1)
-                mean = (means * written).sum(1) / written.sum(1).clamp_min(1)
-            values[stream] = (
-                mean.to(zeros.device, zeros.dtype)[:, None, :] * like.masks[stream][..., None]
-            )
+            slots = self.slots[stream][rows.to(self.slots[stream].device)].long()  # (B, K)
+            written = (lender.written_at[slots] >= 0).sum(1, keepdim=True)  # (B, 1)
+            mean = lender.means(stream, slots).sum(1) / written.clamp_min(1)  # (B, D)
+            values[stream] = mean.to(zeros)[:, None, :] * like.masks[stream][..., None]
         return Perturbation(values, like.masks)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import torch
 from torch import Tensor
 
 from advreg.core.ball import Ball
-from advreg.core.checks import check_choice, check_share
 from advreg.core.perturbation import Perturbation
 from advreg.core.progress import Progress, counting
 from advreg.core.schedule import Clock, Onset, RefreshEvery
@@ -19,17 +16,17 @@ from advreg.core.shard import Shard
 from advreg.memory.cache import CacheDtype, PerturbationCache, cache_bytes
 from advreg.memory.corpus import Corpus
 from advreg.memory.diagnostics import memory_health, similarity_histograms
+from advreg.memory.exchange import SharedMeans, assembled
 from advreg.memory.memory import MemoryState
-from advreg.memory.neighbours import Borrowing, NeighbourIndex
-from advreg.memory.row_memory import RowMemory
-from advreg.memory.shared_means import SharedMeans, assembled
+from advreg.memory.neighbours import Borrowing, NeighbourIndex, check_neighbours
+from advreg.memory.row_memory import RowMemory, prepared
 from advreg.records.diagnostics import Histogram, MemoryHealth
 
 _ROUNDING = 1e-6  # of an epoch that is given as a number of steps over their number in an epoch
 
 
 @dataclass
-class PerturbationMemory(RowMemory):
+class PerturbationMemory(RowMemory[PerturbationCache]):
     """Perturbations δ_i of a share of the samples; every other sample borrows its neighbours'.
 
     Args:
@@ -50,19 +47,16 @@ class PerturbationMemory(RowMemory):
     onset: Onset
     borrowing: Borrowing = field(default_factory=Borrowing)
     dtype: CacheDtype = "float32"
-    _cache: PerturbationCache | None = field(default=None, init=False, repr=False)
     _neighbours: NeighbourIndex | None = field(default=None, init=False, repr=False)
     _similarity: list[Histogram] = field(default_factory=list, init=False, repr=False)
     _shared: SharedMeans | None = field(default=None, init=False, repr=False)  # several processes
-    _shared_at: int = field(default=-1, init=False, repr=False)  # refresh whose means they are
+    _shared_at: int = field(default=-1, init=False, repr=False)  # the refresh they are from
     _begun: int | None = field(default=None, init=False, repr=False)  # first epoch it sees whole
     _epoch: int = field(default=-1, init=False, repr=False)  # of the last step
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"cache_fraction must be above 0 and at most 1, got {self.fraction}")
-        check_share("ema", self.ema)
-        check_choice("cache_dtype", self.dtype, get_args(CacheDtype))
         _ = self.schedule  # refuses bad values before training
 
     # ---- before training
@@ -70,7 +64,7 @@ class PerturbationMemory(RowMemory):
     def validate(self, samples: int) -> None:
         cached = self._cached_of(samples)
         if cached < samples:
-            self.borrowing.validate(cached)
+            check_neighbours(self.borrowing.count, cached)
         super().validate(samples)
 
     def prepare(
@@ -88,9 +82,7 @@ class PerturbationMemory(RowMemory):
         tokens = {stream: int(lengths[rows].sum()) for stream, lengths in corpus.lengths.items()}
         needed = cache_bytes(tokens, len(rows), corpus.widths, self.dtype)
         place = self.storage.place(needed, device)
-        self._cache = PerturbationCache(
-            mine, shard, corpus.lengths, corpus.widths, self.dtype, place
-        )
+        self.held = PerturbationCache(mine, shard, corpus.lengths, corpus.widths, self.dtype, place)
         self._corpus = replace(corpus, vectors={})  # they are large
         self._shared_at = self._epoch = -1
         self._begun = None
@@ -145,18 +137,9 @@ class PerturbationMemory(RowMemory):
     # ---- in training
 
     @property
-    def held(self) -> PerturbationCache | None:
-        return self._cache
-
-    @property
     def cache(self) -> PerturbationCache:
         """The cached perturbations."""
-        if self._cache is None:
-            raise RuntimeError(
-                "the memory of arch is not prepared; call method.memory.prepare(corpus, seed, "
-                "device) before the first step"
-            )
-        return self._cache
+        return prepared(self.held)
 
     @property
     def schedule(self) -> RefreshEvery:
@@ -236,9 +219,6 @@ class PerturbationMemory(RowMemory):
             saved = state.tensors[f"neighbours.{stream}"][then.rows(ids[here])]
             slots[here.to(slots.device)] = saved.to(slots.device)
 
-    def _take(self, rows: Mapping[str, Tensor]) -> None:
-        self.cache.load_state_dict(rows)
-
     # ---- what it takes and how it does
 
     @property
@@ -246,6 +226,5 @@ class PerturbationMemory(RowMemory):
         return super().bytes + (0 if self._shared is None else self._shared.nbytes)
 
     def diagnostics(self) -> MemoryHealth | None:
-        return (
-            None if self._cache is None else memory_health(self._cache, self.ball, self._similarity)
-        )
+        cache = self.held
+        return None if cache is None else memory_health(cache, self.ball, self._similarity)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from advreg.core.checks import UnsupportedError
+from advreg.core.divergence import Prediction
 from advreg.core.progress import Progress
 from advreg.core.scramble import combined, uniform
 from advreg.core.shard import Shard
+from advreg.core.sketch import Sketch
 from advreg.memory.corpus import Corpus
+from advreg.memory.memory import under
 from advreg.memory.row_memory import RowMemory
 from advreg.memory.rows import Fields, Parts, SampleRows, row_bytes
 from advreg.memory.tiers import Place
@@ -58,9 +61,10 @@ class PredictionRows(SampleRows):
 
     def __init__(self, counts: Tensor, fields: Fields, shard: Shard, place: Place) -> None:
         ids = shard.ids_at(torch.arange(len(shard)))
+        self.fields = fields
         super().__init__(ids, shard, {_STREAM: counts}, {_STREAM: fields}, place)
         size = len(shard) + 1
-        self._samples = {
+        self.numbers = {
             "visits": torch.zeros(size, dtype=torch.int32, device=self.device),
             "labels": torch.zeros(size, dtype=torch.int64, device=self.device),
         }
@@ -77,8 +81,8 @@ class PredictionRows(SampleRows):
         slots, owned = self.locate(ids)
         self._check.put(owned.all(), lambda: self._require(ids))
         fits = mask.sum(1) == self.sample_lengths[_STREAM][slots]
-        seen = self._samples["visits"][slots] > 0
-        same = fits & (keys == self._samples["labels"][slots])
+        seen = self.numbers["visits"][slots] > 0
+        same = fits & (keys == self.numbers["labels"][slots])
         slots = slots.masked_fill(~fits, -1)
         return Found(ids, slots, mask, keys, seen & same, seen & ~same)
 
@@ -98,36 +102,36 @@ class PredictionRows(SampleRows):
         self.forget(found.ids)
         shaped = {name: part.view(*found.items.shape, -1) for name, part in parts.items()}
         self._store[_STREAM].write(slots, found.items, shaped)
-        visits = self._samples["visits"][slots] + 1
+        visits = self.numbers["visits"][slots] + 1
         spare = slots.remainder(len(self.ids) + 1)
         for name, values in (("visits", visits), ("labels", found.labels)):
-            self._samples[name].index_copy_(0, spare, values)
-            self._samples[name][-1].zero_()
+            self.numbers[name].index_copy_(0, spare, values)
+            self.numbers[name][-1].zero_()
 
     def uniforms(self, found: Found, seed: int, draws: int) -> Tensor:
         """Uniform numbers for each item, (B · T, m).
 
-        They depend on seed, sample, visit and item alone, so order, padding, a resume and the number
-        of processes do not change them.
+        They depend on seed, sample, visit and item alone, so order, padding, a resume and the
+        number of processes do not change them.
         """
         each = torch.arange(draws, device=self.device)
-        visits = self._samples["visits"][found.slots]
+        visits = self.numbers["visits"][found.slots]
         sample = combined(found.ids.to(self.device), visits, seed)[:, None, None]
         item = (found.items.cumsum(1) - 1)[:, :, None]
         return uniform(combined(sample, item, each)).flatten(0, 1)
 
 
 @dataclass
-class PredictionMemory(RowMemory):
-    """Cached predictions, whose form is known with the first of them."""
+class PredictionMemory(RowMemory[PredictionRows]):
+    """Cached predictions.
 
-    _seed: int = field(default=0, init=False, repr=False)
+    Args:
+        form: the form in which predictions of a kind with a number of outputs are cached.
+    """
+
+    form: Callable[[Prediction, int], Sketch]
+    seed: int = field(default=0, init=False, repr=False)
     _device: torch.device = field(default=torch.device("cpu"), init=False, repr=False)
-    _predictions: PredictionRows | None = field(default=None, init=False, repr=False)
-
-    @property
-    def held(self) -> PredictionRows | None:
-        return self._predictions
 
     def prepare(
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
@@ -138,33 +142,26 @@ class PredictionMemory(RowMemory):
                 "r3f"
             )
         self._corpus = replace(corpus, vectors={})
-        self._seed, self._device, self._predictions = seed, device, None
+        self.seed, self._device, self.held = seed, device, None
+        if corpus.outputs is not None:
+            self.open(self.form(*corpus.outputs).fields)
 
     def open(self, fields: Fields) -> PredictionRows:
-        """The predictions; there is room for them from the first call on."""
-        if self._predictions is None:
+        """The predictions in this form."""
+        held = self.held
+        if held is None or (held.fields != fields and not held.numbers["visits"].any()):
             items = self.corpus.items
             assert items is not None
             needed = (int(items.sum()) + 1) * row_bytes(fields)
             place = self.storage.place(needed, self._device)
-            self._predictions = PredictionRows(items, fields, self.corpus.shard, place)
-        return self._predictions
+            held = self.held = PredictionRows(items, fields, self.corpus.shard, place)
+        return held
 
-    def uniforms(self, found: Found, draws: int) -> Tensor:
-        """Random numbers for the items of a batch; see :meth:`PredictionRows.uniforms`."""
-        if self._predictions is None or draws == 0:
-            return torch.empty(found.items.numel(), 0, device=self._device)
-        return self._predictions.uniforms(found, self._seed, draws)
-
-    def _take(self, rows: Mapping[str, Tensor]) -> None:
-        prefix = f"{_STREAM}."
-        fields = {
-            name.removeprefix(prefix): (part.shape[1], part.dtype)
-            for name, part in rows.items()
-            if name.startswith(prefix) and name != f"{prefix}lengths"
-        }
-        self._predictions = None
-        self.open(fields).load_state_dict(rows)
+    def _rows_for(self, saved: Mapping[str, Tensor]) -> PredictionRows:
+        parts = under(f"{_STREAM}.", saved)
+        return self.open(
+            {name: (x.shape[1], x.dtype) for name, x in parts.items() if name != "lengths"}
+        )
 
 
 def label_keys(labels: Tensor, mask: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from advreg.core.shard import Shard
 from advreg.memory.deferred_check import LateCheck
+from advreg.memory.memory import under
 from advreg.memory.prefetch import Bundle, Courier
-from advreg.memory.reshard import State, under
 from advreg.memory.tiers import Place
 
 Fields = Mapping[str, tuple[int, torch.dtype]]  # numbers in a row and their type, by name
 Parts = Mapping[str, Tensor]  # rows by the name of their field
+State = dict[str, Tensor]  # what SampleRows.state_dict() gives
 
 
 class RowStore:
@@ -50,29 +51,38 @@ class RowStore:
         """The row of zeros."""
         return len(next(iter(self.rows.values()))) - 1
 
-    def read(self, slots: Tensor, mask: Tensor) -> Parts:
-        """The rows laid out by the mask, (B, T, …), from where they are stored."""
-        index = token_rows(self._offsets[slots], slots >= 0, mask, self.padding)
-        return {name: rows[index] for name, rows in self.rows.items()}
+    def read(self, slots: Tensor, mask: Tensor, packed: Parts | None = None) -> Parts:
+        """The rows laid out by the mask, (B, T, …).
 
-    def read_packed(self, packed: Parts, slots: Tensor, mask: Tensor) -> Parts:
-        """The same from the rows of this batch's samples alone, as :meth:`gather` packed them."""
-        stored, lengths = slots >= 0, self._lengths[slots]
-        padding = len(next(iter(packed.values()))) - 1
-        index = token_rows(lengths.cumsum(0) - lengths, stored, mask, padding)
-        return {name: rows[index] for name, rows in packed.items()}
+        Args:
+            slots: where each sample is stored, (B,); −1 where it is not.
+            mask: real tokens, (B, T).
+            packed: the rows of these samples alone, as :meth:`gather` packed them; ``None``: read
+                from where they are stored.
+        """
+        lengths, rows = self._lengths[slots], self.rows if packed is None else packed
+        begins = self._offsets[slots] if packed is None else lengths.cumsum(0) - lengths
+        padding = len(next(iter(rows.values()))) - 1
+        index = token_rows(begins, slots >= 0, mask, padding)
+        return {name: values[index] for name, values in rows.items()}
 
     def gather(self, slots: Tensor) -> Bundle:
         """The rows of these samples end to end, and after them the padding; on the host."""
-        slots = slots[slots >= 0]
-        offsets, lengths = (values[slots] for values in self._on_host)
-        jumps = offsets - (lengths.cumsum(0) - lengths)
-        index = torch.repeat_interleave(jumps, lengths) + torch.arange(int(lengths.sum()))
-        index = torch.cat([index, torch.tensor([self.padding])])
+        index = row_index(*self._on_host, slots[slots >= 0])
         return {
             name: _select(rows, index, self.place.device.type == "cuda")
             for name, rows in self.rows.items()
         }
+
+    def take(self, slots: Tensor, saved: Parts, theirs: Tensor) -> None:
+        """Copy the rows of some samples from a saved store, in which they have the slots
+        ``theirs``.
+        """
+        mine = row_index(self._offsets, self._lengths, slots)
+        lengths = F.pad(saved["lengths"], (0, 1))
+        index = row_index(lengths.cumsum(0) - lengths, lengths, theirs)
+        for name, rows in self.rows.items():
+            rows[mine.to(rows.device)] = saved[name][index].to(rows.device)
 
     def write(self, slots: Tensor, mask: Tensor, parts: Parts) -> None:
         """Store rows (B, T, …). What has no row is written to the padding, which is cleared: to
@@ -120,7 +130,7 @@ class SampleRows:
             stream: RowStore(length[at.to(length.device)], fields[stream], place)
             for stream, length in lengths.items()
         }
-        self._samples: dict[str, Tensor] = {}  # (A + 1, …); the last entry is a spare
+        self.numbers: dict[str, Tensor] = {}  # (A + 1, …); the last entry is a spare
         self._check = LateCheck()
         self._courier = None if place.is_near else Courier(self._gather, self.device)
 
@@ -133,12 +143,7 @@ class SampleRows:
     def nbytes(self) -> int:
         """Bytes of the rows, and of the numbers for each sample."""
         parts = [rows for store in self._store.values() for rows in store.rows.values()]
-        return sum(part.nbytes for part in (*parts, *self._samples.values()))
-
-    def slots(self, ids: Tensor) -> Tensor:
-        """Where each sample is stored, (B,); −1 for a sample that is not."""
-        self._require(ids)
-        return self.slot_of[self.shard.rows(ids.to(self.device))].long()
+        return sum(part.nbytes for part in (*parts, *self.numbers.values()))
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Places of samples in the shard, (B,), and which of them belong to it; the host does not
@@ -149,11 +154,11 @@ class SampleRows:
         return at, self.shard.ids_at(at) == near
 
     def settle(self) -> None:
-        """Look at the last check that was not waited for."""
+        """Read the result of the last check that was not waited for."""
         self._check.settle()
 
     def prefetch(self, ids: Tensor) -> None:
-        """Start to bring the rows of these samples, unless they are on the device."""
+        """Start to copy the rows of these samples to the device, unless they are there."""
         if self._courier is not None:
             self._courier.prefetch(ids)
 
@@ -163,12 +168,12 @@ class SampleRows:
             return {name: store.read(slots, masks[name]) for name, store in self._store.items()}
         bundle = self._courier.bring(ids)
         return {
-            name: store.read_packed(under(f"{name}.", bundle), slots, masks[name])
+            name: store.read(slots, masks[name], under(f"{name}.", bundle))
             for name, store in self._store.items()
         }
 
     def forget(self, ids: Tensor) -> None:
-        """The rows of these samples change: what was prefetched of them is out of date."""
+        """Discard prefetched rows of these samples, which are about to change."""
         if self._courier is not None:
             self._courier.forget(ids)
 
@@ -189,17 +194,48 @@ class SampleRows:
 
     def state_dict(self) -> State:
         """The content as tensors."""
-        state = {"ids": self.ids, **{name: value[:-1] for name, value in self._samples.items()}}
+        state = {"ids": self.ids, **{name: value[:-1] for name, value in self.numbers.items()}}
         for stream, store in self._store.items():
             state |= {f"{stream}.{name}": rows for name, rows in store.rows.items()}
             state[f"{stream}.lengths"] = store.lengths
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the saved values over, after checking that they belong to this data and these
-        samples.
+    def load_state_dict(self, state: Mapping[str, Tensor], whole: bool = True) -> int:
+        """Take over saved values, after checking that they belong to this data and these samples.
+
+        Args:
+            state: what :meth:`state_dict` gave.
+            whole: the state is of exactly these samples; else of any others too, as with another
+                number of processes.
+
+        Returns:
+            The number of samples taken over.
         """
+        self._require_same_form(state, whole)
+        ids = state["ids"].to(self.device)
+        theirs = (torch.ones_like(ids) if whole else self.shard.owns(ids)).nonzero()[:, 0]
+        slots = theirs if whole else self.slot_of[self.shard.rows(ids[theirs])].long()
         mine = self.state_dict()
+        for name in ("ids", *(f"{stream}.lengths" for stream in self._store)):
+            saved = state[name].to(self.device)[theirs]
+            if bool((slots < 0).any()) or not torch.equal(saved, mine[name][slots]):
+                raise ValueError(
+                    f"the saved cache's {name} differ from this run's; resume with the same data "
+                    "and seed"
+                )
+        if whole:
+            for name, value in mine.items():
+                value.copy_(state[name])
+            return len(slots)
+        theirs = theirs.to(state["ids"].device)
+        for name, value in self.numbers.items():
+            value[slots] = state[name][theirs].to(self.device)
+        for name, store in self._store.items():
+            store.take(slots, under(f"{name}.", state), theirs)
+        return len(slots)
+
+    def _require_same_form(self, state: Mapping[str, Tensor], whole: bool) -> None:
+        mine, axes = self.state_dict(), slice(0 if whole else 1, None)
         if set(state) != set(mine):
             raise ValueError(
                 f"the saved cache holds {sorted(state)}, this one {sorted(mine)}; is it another "
@@ -207,20 +243,12 @@ class SampleRows:
             )
         for name, value in mine.items():
             saved = state[name]
-            if saved.shape != value.shape or saved.dtype != value.dtype:
+            if saved.shape[axes] != value.shape[axes] or saved.dtype != value.dtype:
                 raise ValueError(
                     f"the saved cache's {name} is {tuple(saved.shape)} of {saved.dtype}, this run "
                     f"needs {tuple(value.shape)} of {value.dtype}; resume with the saved run's "
                     "data and cache options"
                 )
-            fixed = name == "ids" or name.endswith(".lengths")
-            if fixed and not torch.equal(saved.to(value.device), value):
-                raise ValueError(
-                    f"the saved cache's {name} differ from this run's; resume with the same data "
-                    "and seed"
-                )
-        for name, value in mine.items():
-            value.copy_(state[name])
 
     # ---- whose samples these are
 
@@ -256,6 +284,17 @@ def token_rows(begins: Tensor, stored: Tensor, mask: Tensor, padding: int) -> Te
     """
     position = mask.cumsum(1) - 1
     return torch.where(mask & stored[:, None], begins[:, None] + position, padding)
+
+
+def row_index(offsets: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
+    """The rows of these samples end to end, and after them the padding, where the spare entry
+    begins.
+    """
+    taken = lengths[slots]
+    jumps = offsets[slots] - (taken.cumsum(0) - taken)
+    places = torch.arange(int(taken.sum()), device=taken.device)
+    index = torch.repeat_interleave(jumps, taken) + places
+    return torch.cat([index, offsets[-1:]])
 
 
 def _select(rows: Tensor, index: Tensor, pinned: bool) -> Tensor:

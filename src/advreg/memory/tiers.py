@@ -9,20 +9,18 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import psutil
 import torch
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_not_negative
-
 Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
 
 DEVICE_SHARE = 0.25
-"""Share of a GPU's free memory that a cache may take unless told otherwise; the optimizer's state
-is yet to come.
+"""Share of a GPU's free memory that a cache may take without a stated budget; the optimizer's state
+is allocated later.
 """
 HOST_SHARE = 0.5
 """Share of the available host memory that a cache may take."""
@@ -71,15 +69,6 @@ class Storage:
     budget_gb: float | None = None
     folder: str | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("cache_device", self.kind, get_args(CacheDevice))
-        if self.budget_gb is not None:
-            check_not_negative("cache_budget_gb", self.budget_gb)
-
-    def validate(self) -> None:
-        """Refuse a folder that does not exist."""
-        disk_folder(self.folder)
-
     def place(self, needed: int, device: torch.device) -> Place:
         """The place for this number of bytes."""
         tier: Tier = (
@@ -93,7 +82,7 @@ class Storage:
 def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None) -> Tensor:
     """Zeros in a file that is mapped into memory.
 
-    The file loses its name at once and its space when the tensor goes, also when the process is
+    The file is deleted at once, and its space is freed with the tensor, even if the process is
     killed. The space is reserved before the first write, so that a full disk is an error here and
     not a crash in mid-training.
     """
@@ -106,8 +95,8 @@ def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None)
     except OSError as error:
         raise OSError(
             f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of cache in {where} ({error}); "
-            "free some space, set "
-            "cache_folder to another disk, lower cache_fraction, or store it as cache_dtype='int8'"
+            "free some space, set cache_folder to another disk, lower cache_fraction, or store it "
+            "as cache_dtype='float16'"
         ) from error
 
 

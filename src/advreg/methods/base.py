@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from advreg.core.checks import UnsupportedError
+from advreg.core.checks import UnsupportedError, suggest, unknown_method
 from advreg.core.divergence import Divergence, Prediction
-from advreg.core.options import OptionInfo, option
+from advreg.core.options import Checked, OptionInfo, Options, option, options_of
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
-from advreg.methods.coerce import coerce
 
 __all__ = ["OptionInfo", "UnsupportedError", "option"]
 
@@ -137,9 +134,6 @@ class ModelView(Protocol):
     def has_dropout(self) -> bool:
         """Whether two training passes over the same batch differ."""
 
-    def head(self) -> torch.nn.Linear:
-        """The last linear layer of the prediction head."""
-
 
 @dataclass(frozen=True)
 class StepReport:
@@ -220,7 +214,7 @@ class MethodInfo:
     needs: frozenset[Need]
     traits: frozenset[Trait] = frozenset()
     movable: tuple[str, ...] = ()
-    tune: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    tune: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -240,7 +234,7 @@ class Constraint:
 
 
 @dataclass
-class Method(ABC):
+class Method(Checked, ABC):
     """One way to train on a batch. A method's dataclass fields are its options."""
 
     info: ClassVar[MethodInfo]
@@ -275,20 +269,20 @@ class Method(ABC):
             step.backward(report.loss)
         return replace(report, loss=report.loss.detach())
 
-    def updated(self, view: ModelView) -> None:  # noqa: B027 - optional
+    def updated(self, view: ModelView) -> None:
         """To be called before the first step and after each optimizer step."""
 
     @abstractmethod
     def passes(self) -> Passes:
         """Forward and backward passes per step that these settings cost."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         """The settings by name."""
         return {option.name: getattr(self, option.name) for option in self._described()}
 
-    def fresh(self, **changes: Any) -> Self:
+    def fresh(self, **changes: object) -> Self:
         """A method that remembers nothing yet, with these options changed."""
-        return type(self)(**{**self.options(), **_coerced(type(self), changes)})
+        return type(self)(**{**self.options(), **_known(type(self), changes)})
 
     def __add__(self, other: Method) -> Method:
         """Both penalties on one task loss; see :class:`~advreg.methods.combined.Combined`."""
@@ -298,7 +292,7 @@ class Method(ABC):
 
     @classmethod
     def _described(cls) -> tuple[OptionInfo, ...]:
-        return _options(cls)
+        return options_of(cls)
 
 
 def memory_bytes(method: Method) -> int:
@@ -314,14 +308,14 @@ def validate(method: Method, samples: int) -> None:
         method.memory.validate(samples)
 
 
-def decisive_options(method: Method) -> dict[str, Any]:
+def decisive_options(method: Method) -> Options:
     """The settings that decide results, which a resumed run must agree on."""
     return {
         name: value for name, value in method.options().items() if name not in method.info.movable
     }
 
 
-def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded_options(method: type[Method], saved: Mapping[str, object]) -> Options:
     """The options of a saved run as plain values.
 
     Options that are newer than the run have their defaults, which do what was done without them.
@@ -331,7 +325,7 @@ def upgraded_options(method: type[Method], saved: Mapping[str, Any]) -> dict[str
         for option in method._described()
         if option.default is not dataclasses.MISSING
     }
-    options: dict[str, Any] = json.loads(json.dumps(usual | dict(saved)))
+    options: Options = json.loads(json.dumps(usual | dict(saved)))
     return options
 
 
@@ -346,7 +340,7 @@ class Registry(dict[str, "type[Method]"]):
 
     def unknown(self, name: str) -> str:
         """The text of an error for a name that no method has."""
-        return f"unknown method '{name}'{suggest(name, self)}; there are {', '.join(self)}"
+        return unknown_method(name, self)
 
     def canonical(self, name: str) -> str:
         """The one name of a method; the parts of a sum may come in any order."""
@@ -377,7 +371,7 @@ def register(
     needs: Iterable[Need] = ("predictions", "perturbation"),
     traits: Iterable[Trait] = (),
     movable: Sequence[str] = (),
-    tune: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    tune: Mapping[str, Mapping[str, Sequence[object]]] | None = None,
 ) -> Callable[[M], M]:
     """Make a method known by name to the command line and to :func:`create`; see
     :class:`MethodInfo`.
@@ -405,17 +399,7 @@ def describe(name: str) -> list[OptionInfo]:
     return list(registry.of(name)._described())
 
 
-@cache
-def _options(method: type[Method]) -> tuple[OptionInfo, ...]:
-    hints = get_type_hints(method)  # slow, and needed at every check of an option
-    return tuple(
-        OptionInfo(field.name, hints[field.name], field.default, field.metadata.get("help", ""))
-        for field in dataclasses.fields(method)
-        if field.init
-    )
-
-
-def create(name: str, **options: Any) -> Method:
+def create(name: str, **options: object) -> Method:
     """A method by name.
 
     Example:
@@ -423,10 +407,10 @@ def create(name: str, **options: Any) -> Method:
         0.1
     """
     method = registry.of(name)
-    return method(**_coerced(method, options))
+    return method(**_known(method, options))
 
 
-def by_part(method: str, find: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+def by_part(method: str, find: Callable[[str], Mapping[str, object]]) -> Options:
     """What is found for a method; for a sum, what is found for each part, with its name in front.
 
     Example:
@@ -450,19 +434,13 @@ def options_named(method: str, given: str) -> list[str]:
     return [name for name in names if given in (name, name.rpartition(".")[2], f"{method}.{name}")]
 
 
-def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as their types want them; one that the method does not have is an error."""
-    known = {option.name: option.type for option in method._described()}
+def _known(method: type[Method], options: Mapping[str, object]) -> Mapping[str, Any]:
+    """The options; one that the method does not have is an error."""
+    known = [option.name for option in method._described()]
     for given in options:
         if given not in known:
             raise ValueError(
                 f"method '{method.info.name}' has no option '{given}'{suggest(given, known)}; it "
                 f"has {', '.join(known) or 'none'}"
             )
-    return {given: coerce(given, value, known[given]) for given, value in options.items()}
-
-
-def suggest(given: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return options

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
-from advreg.memory.memories import Memories
-from advreg.memory.reshard import under
+from advreg.core.options import Options
+from advreg.memory.memory import Memories, named, under
 from advreg.methods.base import (
     Batch,
     Constraint,
@@ -44,7 +44,11 @@ class Combined(Method):
     kinds: ClassVar[tuple[type[Regulariser], ...]]
 
     def __init__(self, **options: Any) -> None:
-        self._hold(kind(**under(f"{kind.info.name}.", options)) for kind in self.kinds)
+        parts = []
+        for kind in self.kinds:
+            with named(kind.info.name):
+                parts.append(kind(**under(f"{kind.info.name}.", options)))
+        self._hold(parts)
 
     def _hold(self, parts: Iterable[Regulariser]) -> None:
         self.parts = tuple(parts)
@@ -75,7 +79,7 @@ class Combined(Method):
             1 + sum(one.forward - 1 for one in each), 1 + sum(one.backward - 1 for one in each)
         )
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         options = {part.info.name: part.options() for part in self.parts}
         return by_part(self.info.name, options.__getitem__)
 
@@ -85,7 +89,7 @@ class Combined(Method):
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Combined], tuple[Regulariser, ...]]:
         return added, self.parts
 
     @classmethod

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 from torch import Tensor
 
 from advreg.core.ascent import Ascent, EndRule, StepRule, ascend
 from advreg.core.ball import Ball, Norm, Scope, Start, StartKind
-from advreg.core.checks import check_choice
+from advreg.core.checks import check_not_negative, optional
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock
 from advreg.memory.tiers import CacheDevice, Storage
-from advreg.methods.base import Batch, Dropout, ModelView, Step, option
+from advreg.methods.base import Batch, Dropout, ModelView, Passes, option
 from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
 
@@ -29,24 +28,19 @@ class DivergenceOptions(Regulariser):
     )
     detach_clean: bool = option(False, "let no gradient flow through the clean prediction f(x)")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("divergence", self.divergence, get_args(Divergence))
-
     def compared(
         self,
         view: ModelView,
         batch: Batch,
         clean: Tensor,
         perturbed: Tensor,
-        step: Step,
         measures: Mapping[str, Tensor | float] | None = None,
     ) -> Penalty:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
         size.
         """
         total = view.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
-        return Penalty(total / view.items(batch), self.weight_at(step.clock), measures or {})
+        return Penalty(total / view.items(batch), measures or {})
 
 
 @dataclass
@@ -56,10 +50,6 @@ class DropoutOptions(Regulariser):
     dropout: Dropout = option(
         "fresh", "dropout masks of the passes of a step: fresh, shared or off"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("dropout", self.dropout, get_args(Dropout))
 
 
 @dataclass
@@ -75,6 +65,9 @@ class FuseOptions(Regulariser):
         shares = getattr(self, "dropout", "fresh") == "shared"
         return clean.beside(delta, self.fuse and not shares, both_losses)
 
+    def passes(self) -> Passes:
+        return Passes(2, 1)
+
 
 STORAGE = ("cache_device", "cache_budget_gb", "cache_folder")
 """The options of :class:`StorageOptions`, which change no result."""
@@ -88,7 +81,9 @@ class StorageOptions(Regulariser):
         "auto", "where rows live: device, host memory, disk; auto: the first with room"
     )
     cache_budget_gb: float | None = option(
-        None, "GB on the device for auto; none: a quarter of what is free"
+        None,
+        "GB on the device for auto; none: a quarter of what is free",
+        check=optional(check_not_negative),
     )
     cache_folder: str | None = option(
         None, "folder of a cache on disk; none: the system's temporary one"
@@ -103,10 +98,6 @@ class StorageOptions(Regulariser):
 class TargetOptions(Regulariser):
     """A penalty towards constant targets from earlier epochs; the first epoch has none."""
 
-    normalise: bool = option(
-        False, "divide the loss by 1 + λ: a weighted mean of the task loss and the penalty"
-    )
-
     def has_begun(self, clock: Clock) -> bool:
         """At once: predictions are remembered before the penalty starts."""
         return True
@@ -115,12 +106,8 @@ class TargetOptions(Regulariser):
         weight = super().weight_at(clock)
         return weight if clock.epoch > 0 else 0.0
 
-    def towards_target(
-        self, value: Tensor, step: Step, measures: Mapping[str, Tensor | float] | None = None
-    ) -> Penalty:
-        weight = self.weight_at(step.clock)
-        divisor = 1 + weight if self.normalise else 1.0
-        return Penalty(value, weight, measures or {}, divisor=divisor)
+    def passes(self) -> Passes:
+        return Passes(1, 1)
 
     @staticmethod
     def rows_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Options of methods by family of tasks.
 
-``translation`` and ``understanding`` are the settings of ARCH's paper, for ARCH and for SMART, which
-shares the inner maximisation. ``fine-tuning`` is the default of our own study of a pretrained
+``translation`` and ``understanding`` are the settings of ARCH's paper, for ARCH and for SMART,
+which shares the inner maximisation. ``fine-tuning`` is the default of our own study of a pretrained
 encoder (docs/results/studies.md). For other methods a family holds only the options without which
 they fail there.
 
@@ -14,18 +14,18 @@ then). docs/methods/arch.md shows the effect of each reading.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import get_args
 
 from advreg.core.checks import check_choice
+from advreg.core.options import Options
+from advreg.core.options import Preset as Preset
 from advreg.methods.base import by_part, describe
-
-Preset = Literal["translation", "understanding", "fine-tuning"]
 
 _HAVE_PRESETS = ("arch", "smart")
 
 # Zuo et al. 2021, appendix "Machine Translation Experiments" and "Natural Language Understanding
 # Experiments".
-_PAPER: dict[str, dict[str, Any]] = {
+_PAPER: dict[str, Options] = {
     "translation": {
         "start": "uniform",
         "norm": "l2",
@@ -52,12 +52,12 @@ _PAPER: dict[str, dict[str, Any]] = {
         "refresh_every": None,
     },
 }
-_OPTIONS: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, Options] = {
     **_PAPER,
     # perturbations that are cached once and never refreshed gained nothing
     "fine-tuning": {**_PAPER["translation"], "ascent_steps": 1, "refresh_every": 3},
 }
-_NEEDED: dict[tuple[str, str], dict[str, Any]] = {
+_NEEDED: dict[tuple[str, str], Options] = {
     # They train on perturbed text alone: with their default balls, a model trained from scratch
     # ignored the source (docs/results/translation.md).
     ("translation", "freelb"): {"radius": 0.03, "step_size": 0.03},
@@ -71,7 +71,7 @@ _NEEDED: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-def preset(family: str, method: str) -> dict[str, Any]:
+def preset(family: str, method: str) -> Options:
     """The options of a family for a method; empty where the family sets none.
 
     Example:
@@ -84,7 +84,7 @@ def preset(family: str, method: str) -> dict[str, Any]:
     return by_part(method, lambda part: _of_one(family, part))
 
 
-def _of_one(family: str, method: str) -> dict[str, Any]:
+def _of_one(family: str, method: str) -> Options:
     if method not in _HAVE_PRESETS:
         return dict(_NEEDED.get((family, method), {}))
     known = {option.name for option in describe(method)}

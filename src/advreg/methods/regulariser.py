@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from advreg.core.checks import check_not_negative
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock, Onset, Ramp
 from advreg.methods.base import (
@@ -59,21 +59,17 @@ class CleanPass:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a regulariser adds to the task loss: (L + λ · value + extra) / divisor.
+    """What a regulariser adds to the task loss: λ · value + extra.
 
     Args:
         value: the penalty before its weight.
-        weight: λ at this step.
         measures: for the log.
         extra: a second term, weighted.
-        divisor: of the whole objective.
     """
 
     value: Tensor
-    weight: float
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
     extra: Tensor | None = None
-    divisor: float = 1.0
 
 
 @dataclass
@@ -84,15 +80,11 @@ class Regulariser(Method):
     penalties, which share the clean prediction.
     """
 
-    weight: float = option(1.0, "λ, weight of the penalty")
-    start_at: float = option(0.0, START_AT)
+    weight: float = option(1.0, "λ, weight of the penalty", check=check_not_negative)
+    start_at: float = option(0.0, START_AT, check=check_share)
     ramp: Ramp = option(
-        "constant", "constant; linear: λ rises linearly from 0; share: λ/(1+λ) does"
+        "constant", "constant; linear: λ rises linearly from 0 to the end of the plan"
     )
-
-    def __post_init__(self) -> None:
-        check_not_negative("weight", self.weight)
-        self.onset  # built once to refuse bad values here and not in training  # noqa: B018
 
     @property
     def onset(self) -> Onset:
@@ -144,20 +136,20 @@ def regularised(
         penalties = [part.penalty(view, batch, clean, step) for part in begun]
         task_loss = view.loss(clean.logits, batch)
     loss = task_loss
-    for penalty in penalties:
-        loss = loss + penalty.weight * penalty.value
+    weights = [part.weight_at(step.clock) for part in begun]
+    for weight, penalty in zip(weights, penalties, strict=True):
+        loss = loss + weight * penalty.value
         if penalty.extra is not None:
             loss = loss + penalty.extra
-    for penalty in penalties:
-        if penalty.divisor != 1.0:
-            loss = loss / penalty.divisor
     value, measures = penalties[0].value.detach(), penalties[0].measures
     if len(parts) > 1:
-        named = list(zip((part.info.name for part in begun), penalties, strict=True))
-        value = sum((one.weight * one.value.detach() for _, one in named), 0.0 * value)
+        value = sum(
+            (w * one.value.detach() for w, one in zip(weights, penalties, strict=True)),
+            0.0 * value,
+        )
         measures = {
-            f"{name}.{measure}": found
-            for name, one in named
+            f"{part.info.name}.{measure}": found
+            for part, one in zip(begun, penalties, strict=True)
             for measure, found in {**one.measures, "penalty": one.value.detach()}.items()
         }
     return StepReport(loss, task_loss.detach(), value, measures)

@@ -20,6 +20,7 @@ from advreg.hf.checkpoint.ranks import method_file
 from advreg.hf.checkpoint.state import CheckpointError
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Step, create, registry
+from contracting import Contracting
 from process_jobs import OPTIONS, trainer_of
 from processes import together
 from tiny_models import tiny, tiny_batch
@@ -55,8 +56,8 @@ def test_methods_with_one_backward_pass_may_train_in_stages_that_leave_the_model
             "one backward pass a step .* got freeat; train under DDP or FSDP2",
         ),
         (
-            {"method": create("r3f", spectral=True)},
-            "spectral of r3f must be off under .* or train under DDP",
+            {"method": Contracting()},
+            "bound of contracting must be off under .* or train under DDP",
         ),
         ({"on_non_finite": "skip"}, "on_non_finite must be 'stop' under DeepSpeed, got 'skip'"),
         (
@@ -117,7 +118,7 @@ def test_a_method_says_whether_it_calls_backward_more_than_once(name: str, tmp_p
     assert ("repeats_backward" in trainer.method.info.traits) == (calls > 1)
 
 
-@pytest.mark.parametrize("method", [*map(create, registry), create("r3f", spectral=True)], ids=str)
+@pytest.mark.parametrize("method", [*map(create, registry), Contracting()], ids=str)
 def test_a_method_says_whether_it_changes_weights_after_an_update(method: Any) -> None:
     model = tiny("bert", dtype=torch.float64)
     with torch.no_grad():

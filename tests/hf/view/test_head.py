@@ -92,17 +92,6 @@ def test_virtual_tokens_have_no_labels() -> None:
     assert float(before) == pytest.approx(float(expected) * 3 / 4, rel=1e-5)
 
 
-def test_the_head_is_the_last_layer_and_never_the_embeddings() -> None:
-    bert, roberta, gpt2 = quiet("bert"), quiet("roberta"), quiet("gpt2")
-    assert HFModelView(bert).head() is bert.classifier
-    assert HFModelView(roberta).head() is roberta.classifier.out_proj
-    assert HFModelView(gpt2).head() is gpt2.score
-    with pytest.raises(
-        ValueError, match="spectral must be off for MarianMTModel: its head is tied"
-    ):
-        HFModelView(quiet("marian")).head()
-
-
 def test_cross_entropy_of_half_precision_logits_is_taken_in_single() -> None:
     task, batch = HFModelView(quiet("bert")), tiny_batch("bert")
     logits = (8 * torch.randn(4, 3, generator=torch.Generator().manual_seed(0))).half()

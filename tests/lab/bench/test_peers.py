@@ -25,7 +25,7 @@ from advreg.lab.bench.peers import (
 )
 from advreg.lab.bench.run import Bench
 from advreg.lab.bench.settings import BenchSettings, Shape
-from advreg.lab.kinds.stopwatch import Lap, TrainerJob
+from advreg.lab.bench.stopwatch import Lap, TrainerJob
 from advreg.methods import Step
 from tiny_models import tiny, tiny_batch
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from advreg.lab.kinds.encode import encode, padding_collator
-from advreg.lab.kinds.fine_tuning import Job, fine_tune
+from advreg.lab.kinds.classification.encode import encode, padding_collator
+from advreg.lab.kinds.classification.job import ClassificationJob
+from advreg.lab.kinds.training import train
 from advreg.lab.kinds.wordpieces import train_tokenizer
 from advreg.methods import create
 from advreg.records.diagnostics import load
@@ -25,7 +26,7 @@ def tokenizer() -> Any:
     return train_tokenizer([row["text"] for row in ROWS], max_length=16)
 
 
-def job(folder: Path, tokenizer: Any, method: Any) -> Job:
+def job(folder: Path, tokenizer: Any, method: Any) -> ClassificationJob:
     size = {
         "hidden_size": 8,
         "num_hidden_layers": 1,
@@ -43,15 +44,17 @@ def job(folder: Path, tokenizer: Any, method: Any) -> Job:
         "use_cpu": True, "save_strategy": "no",
     }  # fmt: skip
     rows = [{**sample, "labels": int(sample["labels"])} for sample in samples.samples]
-    return Job(model, tokenizer, padding_collator(tokenizer), rows, rows[:2], lambda *_: {}, method, folder,
-               fields=fields)  # fmt: skip
+    return ClassificationJob(
+        model=model, tokenizer=tokenizer, collator=padding_collator(tokenizer), train=rows, dev=rows[:2],
+        metrics=lambda *_: {}, method=method, folder=folder, fields=fields,
+    )  # fmt: skip
 
 
 def test_tokens_bear_their_texts_and_the_norms_that_are_in_the_cache(
     tokenizer: Any, tmp_path: Path
 ) -> None:
     method: Any = create("arch", cache_fraction=0.5, refresh_every=2, neighbours=2)
-    fine_tune(job(tmp_path, tokenizer, method))
+    train(job(tmp_path, tokenizer, method))
     found = load(tmp_path)
     assert found is not None
     assert found.memory is not None
@@ -66,7 +69,7 @@ def test_tokens_bear_their_texts_and_the_norms_that_are_in_the_cache(
 
 
 def test_a_method_without_memory_has_none(tokenizer: Any, tmp_path: Path) -> None:
-    fine_tune(job(tmp_path, tokenizer, create("standard")))
+    train(job(tmp_path, tokenizer, create("standard")))
     found = load(tmp_path)
     assert found is not None
     assert dataclasses.asdict(found) == {

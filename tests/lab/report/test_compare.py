@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from advreg.lab.kinds.classification.tasks import average_score, main_score
 from advreg.lab.report.compare import read, results
-from advreg.lab.tasks.understanding import average_score, main_score
 from comparisons import Runs, candidate, comparison, run_record
 
 scores = st.floats(0, 1, width=32)

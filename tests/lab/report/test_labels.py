@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from advreg.lab.kinds.classification.tasks import TASKS
+from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.report.labels import TASK_NAMES, bytes_text, task_name
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.understanding import TASKS
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from advreg.cli.report import write_report
-from advreg.lab.runs.classify import load_data, plan_runs, run
+from advreg.lab.runs.run import run
 from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.runs.workloads import load_workload
 from advreg.records.probe import ProbeRecord, ProbeResult
 from advreg.records.sealed import save_as
 from browsers import chromium, requested
@@ -42,7 +43,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         task="files", train=str(table), model=str(tiny_folder(folder / "tiny-bert")), methods=METHODS, seeds=(0, 1),
         epochs=2, batch_size=8, learning_rate=1e-3, options={"arch": {"refresh_every": 2, "cache_fraction": 0.5}},
     )  # fmt: skip
-    for plan in plan_runs(settings, load_data(settings), folder / "runs" / "real"):
+    for plan in load_workload(settings).plans(settings, folder / "runs" / "real"):
         run(plan, lambda *_: None, lambda _: None, resume=False)
     for number, radius in enumerate((0.1, 0.3, 1.0)):
         for seed in (0, 1):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from advreg.lab.runs.bases import read_config, read_seeds
+from advreg.lab.runs.bases import read, read_seeds
 from advreg.lab.runs.settings import SettingsError
 
 
@@ -18,7 +18,7 @@ def test_a_single_seed_can_be_named() -> None:
 )
 def test_no_seed_at_all_is_refused_as_it_was_given(given: Any, shown: str) -> None:
     with pytest.raises(
-        SettingsError, match=rf"seeds must be how many, 1 or more, or which \(.*\), got {shown}$"
+        SettingsError, match=rf"seeds must be how many, 1 to 10000, or which \(.*\), got {shown}$"
     ):
         read_seeds(given)
 
@@ -29,4 +29,4 @@ def test_a_config_file_of_many_runs_cannot_vouch_for_code_either(tmp_path: Path)
         SettingsError,
         match="trust_remote_code must be given as a flag; a file cannot vouch for code",
     ):
-        read_config(tmp_path / "many.toml", {})
+        read(tmp_path / "many.toml", {}, {})

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from advreg.lab.runs.settings import SettingsError, TrainSettings, options_for, read_settings
+from advreg.lab.runs.bases import options_for, read_settings, saved_settings
+from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
+from advreg.lab.search.compare_settings import read_compare
+from advreg.lab.search.study_settings import read_study
 from advreg.methods import create, describe, preset, registry
 
 
@@ -109,7 +112,7 @@ def test_a_sum_in_another_order_is_the_same_method() -> None:
     ("methods", "message"),
     [
         (["smart+freelb"], "freelb cannot be combined with other methods"),
-        (["smart+smrt"], r"unknown method 'smart\+smrt'"),
+        (["smart+smrt"], "unknown method 'smrt'"),
     ],
 )
 def test_a_sum_that_cannot_be_is_refused(methods: list[str], message: str) -> None:
@@ -251,15 +254,15 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"epochs": "0"}, "epochs must be 1 or more, got 0"),
+        ({"epochs": "0"}, "epochs must be a whole number of 1 or more, got 0"),
         ({"epochs": "two"}, "epochs must be a whole number, got 'two'"),
         ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
         ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
-        ({"batch_size": "-3"}, "batch_size must be 1 or more, got -3"),
-        ({"round_lengths": "0"}, "round_lengths must be 1 or more, got 0"),
-        ({"learning_rate": "0"}, r"learning_rate must be positive, got 0\.0"),
-        ({"learning_rate": "nan"}, "learning_rate must be positive, got nan"),
-        ({"learning_rate": "inf"}, "learning_rate must be positive, got inf"),
+        ({"batch_size": "-3"}, "batch_size must be a whole number of 1 or more, got -3"),
+        ({"round_lengths": "0"}, "round_lengths must be a whole number of 1 or more, got 0"),
+        ({"learning_rate": "0"}, r"learning_rate must be a positive finite number, got 0\.0"),
+        ({"learning_rate": "nan"}, "learning_rate must be a positive finite number, got nan"),
+        ({"learning_rate": "inf"}, "learning_rate must be a positive finite number, got inf"),
         ({"warmup": "1"}, r"warmup must be at least 0 and below 1, got 1\.0"),
         ({"warmup": "nan"}, "warmup must be at least 0 and below 1, got nan"),
         ({"encoder_dropout": "-0.1"}, r"encoder_dropout must be at least 0 and below 1, got -0\.1"),
@@ -276,12 +279,13 @@ def test_the_learning_rate_follows_the_model_unless_it_is_given(
         ),
         ({"methods": []}, r"methods must be different ones, at least one, got \[\]"),
         ({"seeds": ["1", "1"]}, r"seeds must be different numbers, at least one, got \[1, 1\]"),
-        ({"seeds": ["-1"]}, "seeds must be at least 0 and below 4294967296, got -1"),
+        ({"seeds": [-1]}, "seeds must be at least 0 and below 4294967296, got -1"),
         (
-            {"seeds": ["4294967296"]},
+            {"seeds": ["4294967296,"]},
             "seeds must be at least 0 and below 4294967296, got 4294967296",
         ),
-        ({"seeds": ["a"]}, "seeds must be a whole number, got 'a'"),
+        ({"seeds": "a"}, r"seeds must be how many \(3\) or which \(0,5,7\), got 'a'"),
+        ({"seeds": "4294967296"}, "seeds must be how many, 1 to 10000, or which"),
         ({"task": "glue"}, "task must be one of docstrings, files, cola, sst2, .*, got 'glue'"),
         (
             {"task": "multi30k-en-d"},
@@ -342,7 +346,7 @@ def test_a_bad_value_is_refused_by_name_and_value(flags: dict[str, Any], message
         ("model = 3", "model must be a text, not empty, got 3"),
         ("output = ['a']", r"output must be a text, not empty, got \['a'\]"),
         ("site = 3", "site must be a text, not empty, got 3"),
-        ("methods = [3]", "methods must be a text, not empty, got 3"),
+        ("methods = [3]", "unknown method '3'"),
         ("epochs = true", "epochs must be a whole number, got True"),
         ("epochs = = 3", "settings.toml' cannot be read: .*line 1"),
     ],
@@ -363,9 +367,19 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         read_settings(tmp_path / "settings.toml", {}, {})
 
 
-def test_one_method_or_seed_in_the_file_needs_no_brackets(tmp_path: Path) -> None:
-    settings = read_settings(toml(tmp_path, "methods = 'r3f'\nseeds = 4\n"), {}, {})
-    assert (settings.methods, settings.seeds) == (("r3f",), (4,))
+@pytest.mark.parametrize(
+    ("text", "methods", "seeds"),
+    [
+        ("methods = 'r3f'\nseeds = 3", ("r3f",), (0, 1, 2)),
+        ("methods = 'r3f,smart'\nseeds = '5,7'", ("r3f", "smart"), (5, 7)),
+        ("methods = ['r3f', 'smart']\nseeds = [4]", ("r3f", "smart"), (4,)),
+    ],
+)
+def test_methods_and_seeds_take_the_same_forms_in_the_file_as_on_the_command_line(
+    tmp_path: Path, text: str, methods: tuple[str, ...], seeds: tuple[int, ...]
+) -> None:
+    settings = read_settings(toml(tmp_path, text), {}, {})
+    assert (settings.methods, settings.seeds) == (methods, seeds)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +388,7 @@ def test_one_method_or_seed_in_the_file_needs_no_brackets(tmp_path: Path) -> Non
         ("num_train_epochs", "--epochs"),
         ("per_device_train_batch_size", "--batch-size"),
         ("learning_rate", "--learning-rate"),
-        ("seed", "--seed"),
+        ("seed", "--seeds"),
         ("output_dir", "--output"),
         ("bf16", "--precision"),
     ],
@@ -384,7 +398,7 @@ def test_a_training_field_that_is_a_setting_of_ours_is_refused_lest_the_record_b
 ) -> None:
     with pytest.raises(
         SettingsError,
-        match=f"training field '{field}' has a setting of its own; use {flag} instead",
+        match=f"training field '{field}' is a setting of advreg; use {flag} instead",
     ):
         read_settings(None, {}, {field: 1})
 
@@ -415,3 +429,75 @@ def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
         read_settings(tmp_path / "run.toml", {}, {})
     assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code
     assert not read_settings(None, {}, {}).trust_remote_code
+
+
+# ---- what a resumed run must agree on, and what it starts from
+
+
+def test_what_a_resumed_run_must_agree_on_follows_from_the_roles_of_the_settings() -> None:
+    """The facts of older plans: each of their names is still one."""
+    facts = TrainSettings().facts()
+    assert set(facts) == {
+        "model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout",
+        "round_lengths", "compile_layers", "on_non_finite", "trust_remote_code", "learning_rate", "max_length",
+        "training",
+    }  # fmt: skip
+    assert (facts["learning_rate"], facts["max_length"]) == (1e-3, 32)  # in effect
+
+
+@pytest.mark.parametrize(
+    "name", ["logging_steps", "report_to", "disable_tqdm", "torch_compile_mode"]
+)
+def test_how_a_run_is_logged_and_computed_may_change(name: str) -> None:
+    one, other = ({"epochs": 3, "training": {name: value, "max_steps": 9}} for value in (1, 2))
+    assert decisive(one) == decisive(other)
+    assert decisive(one) != decisive({"epochs": 3, "training": {"max_steps": 8}})
+
+
+def test_a_plan_holds_all_settings_from_which_the_same_run_is_made(tmp_path: Path) -> None:
+    flags = {"methods": "smart,arch", "seeds": "4,", "epochs": "2", "radius": "0.7", "warmup": "0"}
+    made = read_settings(None, flags, {"weight_decay": 0.1})
+    run = tmp_path / "arch-seed4"
+    run.mkdir()
+    (run / "plan.json").write_text(json.dumps({"settings": made.saved()}))
+    saved = saved_settings(tmp_path)
+    assert read_settings(None, {}, {}, saved) == made
+    changed = read_settings(None, {"epochs": "5", "radius": "0.2"}, {"max_steps": 3}, saved)
+    assert (changed.epochs, changed.training) == (5, {"weight_decay": 0.1, "max_steps": 3})
+    assert changed.method("arch").options()["radius"] == 0.2
+    (tmp_path / "more.toml").write_text("[arch]\nweight = 3\n")
+    mine = read_settings(tmp_path / "more.toml", {}, {}, saved).method("arch").options()
+    assert (mine["radius"], mine["weight"]) == (0.7, 3.0)
+    assert "trust_remote_code" not in saved
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_plans_without_settings_are_passed_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.json").write_text(content)
+    assert saved_settings(tmp_path) == {}
+
+
+def test_a_pretrained_model_has_the_same_preset_in_every_command() -> None:
+    flags = {"task": "rte", "model": "minilm"}
+    one = read_settings(None, flags, {})
+    many = read_compare(None, {**flags, "seeds": "2"}, {}).bases["rte"]
+    studied = read_study(None, None, [], {**flags, "seeds": "2"}, {}).base
+    assert one.preset == many.preset == studied.preset == "fine-tuning"
+    assert one.facts() == many.facts() == studied.facts()
+    assert read_settings(None, {**flags, "preset": "none"}, {}).preset is None
+    assert read_settings(None, {"task": "rte"}, {}).preset is None
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        ({}, "docstrings"),
+        ({"task": "rte"}, "rte"),
+        ({"train": "data/reviews.csv.gz"}, "reviews"),
+        ({"task": "multi30k-en-de", "data": "texts"}, "multi30k-en-de"),
+        ({"task": "translation", "data": "corpus/", "source": "en", "target": "de"}, "corpus"),
+    ],
+)
+def test_data_are_called_by_their_task_or_file(given: dict[str, str], title: str) -> None:
+    assert read_settings(None, given, {}).title == title

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.runs.settings import TrainSettings
 from advreg.lab.runs.training_presets import training_preset
 from advreg.lab.search.grids import default_grid
-from advreg.lab.tasks.understanding import TASKS
 from advreg.methods import preset
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from advreg.core.ball import Ball
 from advreg.lab.kinds.architectures import TRANSLATORS
+from advreg.lab.runs.bases import read_settings
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.runs.translation_settings import (
     MODELS,
     TranslationSettings,
-    read_translation_settings,
 )
 from advreg.methods import create, preset
 
@@ -58,7 +58,7 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
         'task = "wmt16-en-de"\nvocabulary = 20000\nepochs = 3\n[arch]\nradius = 0.2\n[training]\nadam_epsilon = 1e-9\n'
     )
     flags = {"epochs": "7", "ema": "0.5", "joint": "no", "seeds": ["3", "4"]}
-    settings = read_translation_settings(config, flags, {"torch_compile": True})
+    settings = read_settings(config, flags, {"torch_compile": True})
     assert (settings.model, settings.update_tokens, settings.weights) == (
         "transformer-big",
         450_000,
@@ -96,8 +96,8 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "model": "transformer-bas"},
             r"model must be one of .* got 'transformer-bas' \(did you mean",
         ),
-        ({**FOLDER, "epochs": 0}, "epochs must be 1 or more, got 0"),
-        ({**FOLDER, "beam": 0}, "beam must be 1 or more, got 0"),
+        ({**FOLDER, "epochs": 0}, "epochs must be a whole number of 1 or more, got 0"),
+        ({**FOLDER, "beam": 0}, "beam must be a whole number of 1 or more, got 0"),
         ({**FOLDER, "max_ratio": 0.5}, r"max_ratio must be 1 or more, got 0\.5"),
         (
             {**FOLDER, "model_dropout": 1.0},
@@ -107,8 +107,14 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "character_coverage": 0.0},
             r"character_coverage must be above 0 and at most 1, got 0\.0",
         ),
-        ({**FOLDER, "warmup_steps": -1}, "warmup_steps must be 0 or more, got -1"),
-        ({**FOLDER, "learning_rate": 0.0}, r"learning_rate must be positive, got 0\.0"),
+        (
+            {**FOLDER, "warmup_steps": -1},
+            "warmup_steps must be a whole number of 0 or more, got -1",
+        ),
+        (
+            {**FOLDER, "learning_rate": 0.0},
+            r"learning_rate must be a positive finite number, got 0\.0",
+        ),
         (
             {**FOLDER, "seeds": (1, 1)},
             r"seeds must be different numbers, at least one, got \[1, 1\]",
@@ -118,19 +124,22 @@ def test_flags_win_over_the_file_and_the_file_over_what_suits_the_task(tmp_path:
             {**FOLDER, "options": {"smrt": {}}},
             r"options are given for the method 'smrt' \(did you mean 'smart'\?\)",
         ),
-        ({**FOLDER, "clip_norm": float("nan")}, "clip_norm must be 0 or more, got nan"),
+        (
+            {**FOLDER, "clip_norm": float("nan")},
+            "clip_norm must be a finite number of 0 or more, got nan",
+        ),
         ({**FOLDER, "methods": ("smrt",)}, r"unknown method 'smrt' \(did you mean 'smart'\?\)"),
         (
             {**FOLDER, "training": {"weight_decay": 3}},
-            "has a setting of its own; use --weight-decay instead",
+            "is a setting of advreg; use --weight-decay instead",
         ),
         (
             {**FOLDER, "training": {"max_grad_norm": 3}},
-            "has a setting of its own; use --clip-norm instead",
+            "is a setting of advreg; use --clip-norm instead",
         ),
         (
             {**FOLDER, "training": {"warmup_steps": 3}},
-            "has a setting of its own; use --warmup-steps instead",
+            "is a setting of advreg; use --warmup-steps instead",
         ),
     ],
 )
@@ -141,29 +150,29 @@ def test_a_mistake_is_named_with_its_remedy(given: dict[str, Any], told: str) ->
 
 def test_a_config_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"config file '.*none\.toml' does not exist"):
-        read_translation_settings(tmp_path / "none.toml", {}, {})
+        read_settings(tmp_path / "none.toml", {}, {})
     (tmp_path / "a.toml").write_text("vocabulry = 3\n")
     with pytest.raises(
         SettingsError, match=r"unknown key 'vocabulry' \(did you mean 'vocabulary'\?\)"
     ):
-        read_translation_settings(tmp_path / "a.toml", {}, {})
+        read_settings(tmp_path / "a.toml", {}, {})
     (tmp_path / "b.toml").write_text("training = 3\n")
     with pytest.raises(
         SettingsError, match=r"b\.toml': training must be a table, \[training\], got 3"
     ):
-        read_translation_settings(tmp_path / "b.toml", {}, {})
+        read_settings(tmp_path / "b.toml", {}, {})
 
 
 @pytest.mark.parametrize("value", ["", 3, False])
 def test_a_text_that_is_none_is_refused(value: object) -> None:
     with pytest.raises(SettingsError, match="output must be a text, not empty, got"):
-        read_translation_settings(None, {**FOLDER, "output": value}, {})
+        read_settings(None, {**FOLDER, "output": value}, {})
 
 
 def test_a_setting_of_other_tasks_is_not_taken_for_an_option_of_a_method() -> None:
     told = "'batch_size' is neither a setting of the task multi30k-en-de nor an option of a method; leave it out"
     with pytest.raises(SettingsError, match=told):
-        read_translation_settings(None, {"task": "multi30k-en-de", "batch_size": "8"}, {})
+        read_settings(None, {"task": "multi30k-en-de", "batch_size": "8"}, {})
 
 
 def test_facts_leave_out_where_things_are_and_keep_what_is_computed() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from advreg.lab.kinds.classification.workload import Texts
+from advreg.lab.kinds.translation import workload as translation
+from advreg.lab.kinds.translation.workload import Translations
 from advreg.lab.runs.bases import AnySettings
 from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.lab.runs.translation_settings import TranslationSettings
-from advreg.lab.runs.workloads import Texts, Translations, load_workload, source_of
+from advreg.lab.runs.workloads import load_workload, source_of
 from advreg.lab.search.jobs import TrainRun
 from advreg.records import run as records
 from little_tables import scored, sentiment, tiny_folder, write_table
@@ -108,8 +111,6 @@ def test_a_rehearsal_counts_the_steps_of_the_run(
 def test_subwords_are_learnt_once_for_settings_that_agree_on_them(
     numbers: TranslationSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from advreg.lab.runs import translation
-
     learnt: list[int] = []
     really = translation.prepare_data
     monkeypatch.setattr(
@@ -120,7 +121,7 @@ def test_subwords_are_learnt_once_for_settings_that_agree_on_them(
     workload = load_workload(numbers)
     assert isinstance(workload, Translations)
     for settings in (numbers, replace(numbers, epochs=7), replace(numbers, vocabulary=54), numbers):
-        workload._prepare(settings, lambda _: None)
+        workload.prepared(settings, lambda _: None)
     assert learnt == [55, 54, 55]
 
 
@@ -141,6 +142,7 @@ def test_a_translation_is_a_run_like_any_other(
     names = sorted(path.name for path in run.folder.iterdir())
     assert names == [
         "health.json",
+        "items.json.gz",
         "plan.json",
         "record.json",
         "test.translations.txt",

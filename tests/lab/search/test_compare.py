@@ -603,11 +603,14 @@ def test_a_stopped_comparison_goes_on_without_repeating_a_run_and_ends_alike(
 def test_models_and_checkpoints_are_gone_and_records_stay(whole: Path) -> None:
     names = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
     runs = {path.relative_to(whole).as_posix() for path in whole.glob("files/*/*")}
-    records = {f"{run}/{name}" for run in (*runs, "best") for name in ("plan.json", "record.json")}
-    healths = {f"{run}/health.json" for run in (*runs, "best") if "seed-0" in run or run == "best"}
+    every = {"plan.json", "record.json", "items.json.gz"}
+    records = {f"{run}/{name}" for run in (*runs, "best") for name in every}
+    healths = {f"{run}/health.json" for run in (*runs, "best") if "candidate" not in run}
     assert {name for name in names if not name.startswith("best/model/")} == {
-        "compare.json", *records, *healths - {f"{run}/health.json" for run in runs if "candidate" in run},
-    }  # fmt: skip
+        "compare.json",
+        *records,
+        *healths,
+    }
     assert "best/model/config.json" in names
 
 

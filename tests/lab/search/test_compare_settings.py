@@ -98,7 +98,7 @@ def test_seeds_are_added_unless_they_are_given_alone(
     given: Any, first: tuple[int, ...], most: int, budget: Budget | None
 ) -> None:
     settings = asked(**given)
-    assert (settings.seeds, settings.most_seeds, settings.budget) == (first, most, budget)
+    assert (settings.seeds, settings.most_seeds, settings.limit) == (first, most, budget)
 
 
 @pytest.mark.parametrize("candidates", [0, 1])
@@ -143,7 +143,7 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
             "epochs = 1\nlearnin_rate = 1",
             "has the unknown key 'learnin_rate' \\(did you mean 'learning_rate'\\?\\)",
         ),
-        ("candidates = 'many'", "candidates must be of type int, got 'many'"),
+        ("candidates = 'many'", "candidates must be a whole number, got 'many'"),
         ("grid = 3", r"grid must be a table, \[grid\], got 3"),
         (
             "batch_size = 8\n[grid]\nbatch_size = [8, 16]",
@@ -153,7 +153,7 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
             "[arch]\nradius = 1\n[grid.arch]\nradius = [1]",
             "both sets and tunes arch.radius; remove one of the two",
         ),
-        ("[grid]\nbatch_size = [0, 8]", "batch_size must be 1 or more, got 0"),
+        ("[grid]\nbatch_size = [0, 8]", "batch_size must be a whole number of 1 or more, got 0"),
         ("epochs =", "cannot be read"),
     ],
 )
@@ -168,10 +168,10 @@ def test_a_mistake_in_the_file_is_named_with_the_file(
     ("flags", "message"),
     [
         ({"seeds": "x"}, r"seeds must be how many \(3\) or which \(0,5,7\), got 'x'"),
-        ({"seeds": "0"}, r"seeds must be how many, 1 or more, or which \(.*\), got '0'"),
+        ({"seeds": "0"}, r"seeds must be how many, 1 to 10000, or which \(.*\), got '0'"),
         ({"task": "rte,rte"}, r"task must be different names, at least one, got \['rte', 'rte'\]"),
         ({"task": "ret"}, "task must be one of .*, got 'ret'"),
-        ({"candidates": -1}, "candidates must be 0 or more, got -1"),
+        ({"candidates": -1}, "candidates must be a whole number of 0 or more, got -1"),
         ({"budget": "soon"}, "budget must be a time"),
         ({"alpha": 1.5}, "alpha must be between 0 and 1"),
         ({"reference": "smart"}, "reference must be one of standard, arch, got 'smart'"),
@@ -235,7 +235,7 @@ def test_a_translation_task_gets_its_own_settings_and_a_grid_that_it_has() -> No
     [
         (
             "task = 'rte,multi30k-en-de'",
-            "task must be of translation or of understanding, not of both, got rte, multi",
+            "task must name tasks of one kind, got rte, multi30k-en-de",
         ),
         (
             "task = 'multi30k-en-de'\n[grid]\nbatch_size = [8]",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
-from advreg.lab.runs.classify import Plan, load_data
+from advreg.lab.runs.run import Plan
 from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.lab.runs.workloads import load_workload
 from advreg.lab.search import jobs
@@ -57,18 +57,18 @@ def saved(run: TrainRun, facts: dict[str, Any], record: records.RunRecord | None
 
 
 def test_facts_are_those_of_the_plan(settings: TrainSettings, tmp_path: Path) -> None:
-    data = load_data(settings)
+    data = load_workload(settings)
     run, plan = (
         TrainRun(settings, "standard", 3, tmp_path),
         Plan(settings, data, "standard", 3, tmp_path),
     )
-    assert run.facts(data.fingerprint()) == json.loads(json.dumps(plan.facts()))
+    assert run.facts(data.fingerprint) == json.loads(json.dumps(plan.facts()))
 
 
-def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(
+def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_and_items_alone(
     settings: TrainSettings, tmp_path: Path
 ) -> None:
-    whole = load_data(settings)
+    whole = load_workload(settings).data
     run, reporter = TrainRun(settings, "standard", 1, tmp_path / "run", HeldOut(0.2, 5)), Quiet()
     record = run(reporter)
     parts = whole.held_out(0.2, 5)
@@ -76,7 +76,11 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_alone(
     assert record.task.sizes == {"train": 32, "dev": 8}
     assert set(parts.train) | set(parts.dev) == set(whole.train)
     assert reporter.steps == 4
-    assert sorted(path.name for path in run.folder.iterdir()) == ["plan.json", "record.json"]
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "items.json.gz",
+        "plan.json",
+        "record.json",
+    ]
     assert run.settled(parts.fingerprint()) == records.load(run.folder / "record.json")
 
 

@@ -458,7 +458,7 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
     task, batch = HFModelView(exact("bert")), batch_of("bert")
     with pytest.raises(
         RuntimeError,
-        match=r"the memory of arch is not prepared; call method.memory.prepare\(corpus, seed, device\)",
+        match=r"the memory of the method is not prepared; call method.memory.prepare\(corpus, seed, device\)",
     ):
         step(create("arch"), task, batch)
     method, *_ = setting("bert")

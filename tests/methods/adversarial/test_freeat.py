@@ -115,7 +115,7 @@ def test_freeat_says_that_it_needs_an_update() -> None:
         (
             "step_rule",
             "gradient",
-            "step_rule must be sign or normalised for freeat, got 'gradient'",
+            "step_rule must be one of sign, normalised, got 'gradient'",
         ),
         ("step_rule", "up", "step_rule must be one of .*, got 'up'"),
         ("dropout", "on", "dropout must be one of fresh, shared, off, got 'on'"),

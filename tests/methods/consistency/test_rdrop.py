@@ -125,7 +125,7 @@ def test_a_llama_with_dropout_in_its_attention_is_trained() -> None:
         ("weight", -1.0, "weight must be a finite number of 0 or more, got -1"),
         ("weight", math.inf, "weight must be a finite number of 0 or more, got inf"),
         ("start_at", 1.0, "start_at must be at least 0 and below 1, got 1"),
-        ("ramp", "cosine", "ramp must be one of constant, linear, share, got 'cosine'"),
+        ("ramp", "cosine", "ramp must be one of constant, linear, got 'cosine'"),
     ],
 )
 def test_rdrop_refuses_bad_values(option: str, value: Any, message: str) -> None:

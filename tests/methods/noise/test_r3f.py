@@ -126,51 +126,6 @@ def test_dropout_off_is_the_evaluated_model() -> None:
     assert float(report.task_loss) == pytest.approx(expected.task_loss, abs=1e-9)
 
 
-def test_r4f_holds_the_head_at_a_spectral_norm_of_one() -> None:
-    model = exact("bert")
-    with torch.no_grad():
-        model.classifier.weight.mul_(10)
-    expected = naive.one_lipschitz(model.classifier.weight.detach())
-    others = {
-        name: value.detach().clone()
-        for name, value in model.named_parameters()
-        if name != "classifier.weight"
-    }
-    create("r3f", spectral=True).updated(HFModelView(model))
-    assert float(torch.linalg.svdvals(model.classifier.weight.detach())[0]) <= 1 + 1e-6
-    assert torch.allclose(model.classifier.weight, expected, atol=1e-6, rtol=0)
-    assert all(
-        torch.equal(value, others[name])
-        for name, value in model.named_parameters()
-        if name in others
-    )
-
-
-def test_r4f_leaves_a_head_that_is_inside_alone() -> None:
-    model = exact("bert")
-    with torch.no_grad():
-        model.classifier.weight.mul_(0.5 / torch.linalg.svdvals(model.classifier.weight)[0])
-    before = model.classifier.weight.detach().clone()
-    create("r3f", spectral=True).updated(HFModelView(model))
-    assert torch.equal(model.classifier.weight, before)
-
-
-def test_r3f_without_the_option_leaves_the_head_alone() -> None:
-    model = exact("bert")
-    with torch.no_grad():
-        model.classifier.weight.mul_(10)
-    before = model.classifier.weight.detach().clone()
-    create("r3f").updated(HFModelView(model))
-    assert torch.equal(model.classifier.weight, before)
-
-
-def test_r4f_refuses_a_head_that_is_tied_to_the_embeddings() -> None:
-    with pytest.raises(
-        ValueError, match="spectral must be off for MarianMTModel: its head is tied"
-    ):
-        create("r3f", spectral=True).updated(HFModelView(exact("marian")))
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from advreg.core.divergence import Prediction, widen
 from advreg.hf.patches.compile_layers import compiled
 from advreg.hf.view.injection import has_decoder
+from advreg.methods.base import Batch
 
 IGNORED = -100
 
@@ -36,7 +37,7 @@ class Head:
         core: the Hugging Face model without wrappers.
     """
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: PreTrainedModel) -> None:
         self._core = core
         self._has_decoder = has_decoder(core)
         self.compiles = False  # whether losses over a vocabulary are compiled
@@ -93,7 +94,7 @@ class Head:
         code = getattr(_forward_of(self._core), "__code__", None)
         return frozenset(getattr(code, "co_names", ()))
 
-    def adds_router_loss(self, inputs: Mapping[str, Any] | None = None) -> bool:
+    def adds_router_loss(self, inputs: Batch | None = None) -> bool:
         """Whether a pass with these inputs adds the router loss of a mixture of experts."""
         config = self._core.config
         requested = (inputs or {}).get("output_router_logits")
@@ -107,24 +108,6 @@ class Head:
         """Whether logits at t predict the label at t + 1, as in a causal language model."""
         core = self._core
         return not self._has_decoder and bool(getattr(core, "can_generate", bool)())
-
-    def last_linear(self) -> nn.Linear:
-        """The last linear layer of the head."""
-        prefix = f"{self._core.base_model_prefix}."
-        shared = self._core.get_input_embeddings().weight
-        linears = [
-            module
-            for name, module in self._core.named_modules()
-            if isinstance(module, nn.Linear)
-            and not name.startswith(prefix)
-            and module.weight is not shared
-        ]
-        if not linears:
-            raise ValueError(
-                f"spectral must be off for {type(self._core).__name__}: its head is tied to the "
-                "embeddings or missing"
-            )
-        return linears[-1]
 
     # ---- losses
 
@@ -204,11 +187,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Ten
     )
 
 
-def _forward_of(core: Any) -> Any:
+def _forward_of(core: PreTrainedModel) -> Any:
     return inspect.unwrap(type(core).forward)
 
 
-def _patched(core: Any) -> bool:
+def _patched(core: PreTrainedModel) -> bool:
     """Whether the forward pass of this instance was replaced.
 
     The wrappers of accelerate, TRL and liger do not change its loss.

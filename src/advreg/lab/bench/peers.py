@@ -19,8 +19,8 @@ from advreg.hf.view.trained_pass import prediction_of
 from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.passes import Cost, penalty_cost
 from advreg.lab.bench.settings import BenchSettings, Shape
+from advreg.lab.bench.stopwatch import Lap, TrainerJob, laps_of
 from advreg.lab.bench.workload import Workload
-from advreg.lab.kinds.stopwatch import Lap, TrainerJob, laps_of
 from advreg.methods import Arch, Method, ModelView, Smart, StepReport
 from advreg.methods.base import Batch, Passes, Step, memory_bytes, option
 from advreg.records.bench import Phase, Row

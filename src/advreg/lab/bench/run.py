@@ -29,10 +29,10 @@ from advreg.lab.bench.peers import (
     trainer_samples,
 )
 from advreg.lab.bench.settings import BenchSettings, Shape
+from advreg.lab.bench.stopwatch import Lap
 from advreg.lab.bench.workload import Workload
 from advreg.lab.kinds.architectures import find_model
-from advreg.lab.kinds.fine_tuning import device_name
-from advreg.lab.kinds.stopwatch import Lap
+from advreg.lab.kinds.training import device_name
 from advreg.records.bench import YARDSTICK, BenchRecord, Panel, Row, Status
 from advreg.records.environment import capture_environment, now
 

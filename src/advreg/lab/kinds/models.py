@@ -16,11 +16,9 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from advreg.core.checks import suggest
+from advreg.lab.kinds import SCRATCH as SCRATCH
 from advreg.lab.kinds.wordpieces import train_tokenizer
-from advreg.methods.base import suggest
-
-SCRATCH = "small"
-"""Name of the model that is built from scratch, with a tokenizer trained on the training texts."""
 
 # BERT and its kin; BART, DistilBERT; ModernBERT; T5; GPT-2
 _DROPOUTS = (
@@ -57,7 +55,7 @@ SHORTHANDS = {
 
 
 def model_folder(name: str) -> str:
-    """The folder a shorthand stands for; any other name as it is."""
+    """The folder of a shorthand; any other name unchanged."""
     short = SHORTHANDS.get(name)
     if short is None:
         return name

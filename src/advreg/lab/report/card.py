@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from advreg.lab.kinds.registry import kind_of
 from advreg.lab.report.labels import NOTHING, bytes_text, duration, method_name, value_text
 from advreg.records.compare import seconds_of
 from advreg.records.run import RunRecord
@@ -34,8 +35,8 @@ def card(
     record = record.portable()
     metrics = {name: value for name, value in record.outcome.metrics.items() if value is not None}
     ranked = {name: metrics[name] for name in (*main_metrics, *metrics) if name in metrics}
-    is_translation = "languages" in record.task.details
-    front = _front_matter(record, ranked, is_translation, base_model)
+    kind = kind_of(record.task)
+    front = _front_matter(record, ranked, kind.pipeline, base_model)
     model = _line(record.model.name.rpartition("/")[2])
     title = f"# {model} on {_line(record.task.name)}, trained with "
     method = method_name(record.method.name)
@@ -51,7 +52,7 @@ def card(
             f"## Scores\n\n{_table(['metric', 'value'], scores)}",
             f"## Settings\n\n{_table(['option', 'value'], _settings(record))}",
             f"## Cost\n\n{_table(['', ''], _cost(record))}",
-            f"## Use\n\n```python\n{_usage(is_translation)}\n```",
+            f"## Use\n\n```python\n{kind.usage}\n```",
             f"## How it was made\n\n{_origin(record)}",
         ]
     )
@@ -84,12 +85,11 @@ def _digest(text: str) -> str:
 
 
 def _front_matter(
-    record: RunRecord, metrics: Mapping[str, float], is_translation: bool, base_model: str | None
+    record: RunRecord, metrics: Mapping[str, float], kind: str, base_model: str | None
 ) -> str:
     """YAML; every value is written as JSON, which YAML contains, so that nothing in a name can
     break it.
     """
-    kind = "translation" if is_translation else "text-classification"
     scores = [{"type": name, "name": name, "value": value} for name, value in metrics.items()]
     data = {"name": record.task.name, "type": record.task.name}
     fields: dict[str, Any] = {
@@ -143,21 +143,6 @@ def _cost(record: RunRecord) -> list[list[str]]:
         ["cache of perturbations", bytes_text(outcome.cache_bytes)],
         ["device", _line(str(record.environment.get("device") or "unknown"))],
     ]
-
-
-def _usage(is_translation: bool) -> str:
-    kind = "AutoModelForSeq2SeqLM" if is_translation else "AutoModelForSequenceClassification"
-    return (
-        f"from transformers import {kind}, AutoTokenizer\n\n"
-        f'model = {kind}.from_pretrained(".")\n'
-        'tokenizer = AutoTokenizer.from_pretrained(".")'
-        f"{_TRANSLATING if is_translation else ''}"
-    )
-
-
-_TRANSLATING = """
-inputs = tokenizer(["A sentence, as in the training data."], padding=True, return_tensors="pt")
-translations = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)"""
 
 
 def _origin(record: RunRecord) -> str:

@@ -1,169 +1,242 @@
-"""The settings that many runs share, from flags and a TOML file: for tasks of understanding and of
-translation.
-"""
+"""From flags and a config file to the settings of each task, the same way for every command."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.kinds.models import SCRATCH
-from advreg.lab.runs import translation_settings as translation
+from advreg.core.checks import suggest
+from advreg.core.options import Given, Options, options_of
+from advreg.lab.catalogue import catalogue, is_method
 from advreg.lab.runs.settings import (
-    DOCSTRINGS,
-    FILES,
+    RunSettings,
     SettingsError,
     TrainSettings,
-    read_config_file,
-    read_settings,
-    require_known,
-    take_options,
+    names_of,
+    unknown_task,
 )
-from advreg.lab.runs.translation_settings import TranslationSettings, read_translation_settings
-from advreg.lab.tasks.parallel import TRANSLATION
-from advreg.lab.tasks.understanding import TASKS
+from advreg.lab.runs.translation_settings import TranslationSettings
 
-AnySettings = TrainSettings | TranslationSettings
+AnySettings = RunSettings
+KINDS: tuple[type[RunSettings], ...] = (TrainSettings, TranslationSettings)
+"""The settings of each kind of task."""
 
-_OF_TABLES = ("train", "dev", "text_column", "pair_column", "label_column")
-_OF_TEXT = (
-    "source",
-    "target",
-    *(f"{s}_{side}" for s in ("train", "valid", "test") for side in ("source", "target")),
-)
-_NOT_SHOWN = ("task", "methods", "seeds", "output", "data", "train", "dev", *_OF_TEXT)
+_MOST_SEEDS = 10_000
+_TABLES = ("options", "training")  # what a config file holds in tables
 
 
 @dataclass(frozen=True)
-class ConfigFile:
-    """A config file, sorted: settings, options of methods, fields of TrainingArguments, and what is
-    the command's.
-    """
-
-    path: Path | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
-    own: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def read_config(
-    path: Path | None, own: Mapping[str, type], tables: Sequence[str] = ()
-) -> ConfigFile:
-    """Read and sort a config file.
+class Asked:
+    """What a user asks for, sorted; flags win over the config file.
 
     Args:
-        path: of the file; none: nothing is set.
-        own: keys that the command has beside those of ``advreg train``, and their types.
-        tables: tables that it has.
+        settings: of the runs.
+        options: of methods, from their tables in the file.
+        loose: options given as flags, for each method that has them.
+        training: fields of TrainingArguments.
+        own: settings of the command itself.
+        tables: tables of the command, from the file.
+        fixed: the settings that the file holds.
+        path: of the file.
     """
-    if path is None:
-        return ConfigFile()
-    values = read_config_file(path, *tables)
-    options = take_options(values)
-    training = values.pop("training", {})
-    found = {name: values.pop(name) for name in tables if name in values}
-    mine = {name: values.pop(name) for name in own if name in values}
-    for name, value in mine.items():
-        if type(value) is not own[name]:
+
+    settings: Given = field(default_factory=dict)
+    options: Mapping[str, Given] = field(default_factory=dict)
+    loose: Given = field(default_factory=dict)
+    training: Given = field(default_factory=dict)
+    own: Given = field(default_factory=dict)
+    tables: Mapping[str, Given] = field(default_factory=dict)
+    fixed: Given = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that are named; without a name, the one whose files are given."""
+        tasks = split(self.settings.get("task") or [])
+        owners = (kind for kind in KINDS if self.settings.keys() & {*names_of(kind, "files")})
+        tasks = tasks or [next((kind.own_files for kind in owners), KINDS[0].task)]
+        if len(set(tasks)) != len(tasks):
+            raise SettingsError(f"task must be different names, at least one, got {tasks}")
+        if len({kind_of(task) for task in tasks}) > 1:
             raise SettingsError(
-                f"config file '{path}': {name} must be of type {own[name].__name__}, got {value!r}"
+                f"task must name tasks of one kind, got {', '.join(tasks)}; run one command "
+                f"for each kind: {', '.join(kind.kind for kind in KINDS)}"
             )
-    require_known(values, [*_setting_names(), *own], tables, path)
-    return ConfigFile(path, values, options, training, mine, found)
+        return tasks
+
+    def inspect(self) -> None:
+        """Refuse data at first sight."""
+        for task in self.tasks:
+            kind_of(task).inspect(self._of(task))
+
+    def bases(self, **usual: Any) -> dict[str, RunSettings]:
+        """The settings of each task; ``usual`` holds where nothing else is given."""
+        return {task: self.base(task, usual) for task in self.tasks}
+
+    def base(self, task: str, usual: Given) -> RunSettings:
+        from advreg.methods import registry
+
+        kind, given = kind_of(task), {**usual, **self._of(task)}
+        for name in given.keys() - {each.name for each in options_of(kind)}:
+            raise SettingsError(
+                f"'{name}' is neither a setting of the task {task} nor an option of a method; "
+                "leave it out"
+            )
+        if "seeds" in given:
+            given["seeds"] = read_seeds(given["seeds"])
+        values = {**kind.usual(given), **given}
+        names = [registry.canonical(name) for name in split(values.get("methods", kind.methods))]
+        options = {registry.canonical(name): dict(own) for name, own in self.options.items()}
+        for method, own in options_for(names, self.loose).items():
+            options[method] = {**options.get(method, {}), **own}
+        training = {**values.pop("training", {}), **self.training}
+        return kind(**{**values, "methods": names}, options=options, training=training)
+
+    def _of(self, task: str) -> Options:
+        """The settings for one task; with several tasks, data of the others are left out."""
+        foreign = kind_of(task).foreign(task) if len(self.tasks) > 1 else ()
+        kept = {name: value for name, value in self.settings.items() if name not in foreign}
+        return {**kept, "task": task}
 
 
-def _setting_names() -> list[str]:
-    """Of both kinds of tasks."""
-    fields = (*dataclasses.fields(TrainSettings), *dataclasses.fields(TranslationSettings))
-    return list(
-        dict.fromkeys(each.name for each in fields if each.name not in ("options", "training"))
+def read(
+    path: Path | None,
+    flags: Given,
+    training: Given,
+    own: type[Any] | None = None,
+    tables: Sequence[str] = (),
+    saved: Given | None = None,
+) -> Asked:
+    """Sort what a user gives.
+
+    The file holds settings by name; a table named like a method (``[arch]``) holds its options, and
+    ``[training]`` fields of TrainingArguments.
+
+    Args:
+        path: TOML file.
+        flags: settings, and options of methods.
+        training: fields of TrainingArguments.
+        own: settings of the command itself.
+        tables: tables that the command has.
+        saved: all settings of a run that is resumed; file and flags win.
+    """
+    values = _read_file(path, tables)
+    options = {name: dict(_flat(values.pop(name))) for name in list(values) if is_method(name)}
+    found = {name: values.pop(name) for name in tables if name in values}
+    fields = {**values.pop("training", {}), **training}
+    mine = [each.name for each in options_of(own) if each.help] if own is not None else []
+    known = [*setting_names(), *mine]
+    for name in (name for name in values if name not in known):
+        raise SettingsError(
+            f"config file '{path}' has the unknown key "
+            f"'{name}'{suggest(name, [*known, *tables, *catalogue()])}; it may have "
+            f"{', '.join(known)}, and a table for each of "
+            f"{', '.join([*tables, 'training', *catalogue()])}"
+        )
+    old = dict(saved or {})
+    for name, own_options in old.pop("options", {}).items():
+        options[name] = {**own_options, **options.get(name, {})}
+    fields = {**old.pop("training", {}), **fields}
+    given = {**old, **values, **flags}
+    return Asked(
+        settings={name: given[name] for name in setting_names() if name in given},
+        options=options,
+        loose={name: value for name, value in flags.items() if name not in known},
+        training=fields,
+        own={name: given[name] for name in mine if given.get(name) is not None},
+        tables=found,
+        fixed=values,
+        path=path,
     )
 
 
-def read_bases(
-    file: ConfigFile, values: Mapping[str, Any], training: Mapping[str, Any], usual_preset: bool
-) -> dict[str, AnySettings]:
-    """The settings of each task: defaults, then the file's options and fields, then what is given;
-    a later one wins.
-
-    Args:
-        file: the config file; its settings are expected in ``values``.
-        values: settings and options of methods; ``task`` holds names, as :func:`split` takes them.
-        training: fields of TrainingArguments.
-        usual_preset: use ``preset="fine-tuning"`` for a pretrained model, where none is given.
+def read_settings(
+    path: Path | None,
+    flags: Given,
+    training: Given,
+    saved: Given | None = None,
+) -> RunSettings:
+    """The settings of one task: what is usual for it, then the file, then the flags; a later one
+    wins. See :func:`read`.
     """
-    values = dict(values)
-    tasks = split(values.pop("task", None) or _usual_task(values))
-    if not tasks or len(set(tasks)) != len(tasks):
-        raise SettingsError(f"task must be different names, at least one, got {tasks}")
-    translating = [task for task in tasks if task in translation.TASKS]
-    if translating and translating != tasks:
-        raise SettingsError(
-            f"task must be of translation or of understanding, not of both, got {', '.join(tasks)}"
-        )
-    if usual_preset and not translating and values.get("model", SCRATCH) != SCRATCH:
-        values.setdefault("preset", "fine-tuning")
+    bases = read(path, flags, training, saved=saved).bases()
+    if len(bases) > 1:
+        raise SettingsError(f"task must be one for advreg train, got {', '.join(bases)}")
+    return next(iter(bases.values()))
+
+
+def inspect(path: Path | None, flags: Given) -> None:
+    """Refuse data at first sight: this takes no time, and reading the settings imports torch."""
+    values = {**(read_toml(path) if path is not None else {}), **flags}
+    Asked({name: values[name] for name in setting_names() if name in values}).inspect()
+
+
+def kind_of(task: str) -> type[RunSettings]:
+    """The settings of a task's kind."""
+    for kind in KINDS:
+        if task in kind.tasks:
+            return kind
+    raise unknown_task(task, [task for kind in KINDS for task in kind.tasks])
+
+
+def setting_names() -> list[str]:
+    """The settings of all kinds of tasks that have a flag and a key in config files."""
+    names = (each.name for kind in KINDS for each in options_of(kind))
+    return [name for name in dict.fromkeys(names) if name not in _TABLES]
+
+
+def options_for(methods: Sequence[str], given: Given) -> dict[str, Options]:
+    """Give each option to the methods that have it; an option that none has is an error."""
+    from advreg.methods.base import describe, options_named
+
+    named = {method: {own: options_named(method, own) for own in given} for method in methods}
+    for option in given:
+        if not any(owners[option] for owners in named.values()):
+            known = sorted({own.name for method in methods for own in describe(method)})
+            raise SettingsError(
+                f"none of the methods {', '.join(methods)} has the option "
+                f"'{option}'{suggest(option, known)}"
+            )
     return {
-        task: _base(task, values, {**file.training, **training}, file.options) for task in tasks
+        method: {name: given[option] for option, names in owners.items() for name in names}
+        for method, owners in named.items()
     }
 
 
-def _usual_task(values: Mapping[str, Any]) -> str:
-    if values.get("train_source"):
-        return TRANSLATION
-    return FILES if values.get("train") or values.get("dev") else DOCSTRINGS
+def saved_settings(folder: Path) -> Options:
+    """All settings of the runs in a folder, as :meth:`RunSettings.saved` left them in their plans;
+    empty where there are none.
+    """
+    for plan in sorted(folder.glob("*/plan.json")):
+        try:
+            return dict(json.loads(plan.read_text(encoding="utf-8"))["settings"])
+        except (ValueError, KeyError, TypeError):
+            continue  # damaged plans are refused by name when their run is resumed
+    return {}
 
 
-def _base(
-    task: str,
-    values: Mapping[str, Any],
-    training: Mapping[str, Any],
-    options: Mapping[str, Mapping[str, Any]],
-) -> AnySettings:
-    """The settings of one task; those of data that are not its own are left out."""
-    base: AnySettings
-    if task in translation.TASKS:
-        foreign = () if task == TRANSLATION else _OF_TEXT
-        mine = {name: value for name, value in values.items() if name not in foreign}
-        base = read_translation_settings(None, {**mine, "task": task}, training)
-    else:
-        foreign = (*(() if task == FILES else _OF_TABLES), *(() if task in TASKS else ("data",)))
-        mine = {name: value for name, value in values.items() if name not in foreign}
-        base = read_settings(None, {**mine, "task": task}, training)
-    merged = {
-        name: {**options.get(name, {}), **base.options.get(name, {})}
-        for name in {**options, **base.options}
-    }
-    return replace(base, options={name: given for name, given in merged.items() if given})
-
-
-def varied(
-    base: AnySettings, method: str, settings: Mapping[str, Any], options: Mapping[str, Any]
-) -> AnySettings:
-    """The settings of a run of one method: a task's, with some of them and some of the method's
-    options in place.
+def varied(base: RunSettings, method: str, settings: Given, options: Given) -> RunSettings:
+    """The settings of a run of one method: the settings of a task, with some settings and options
+    of the method changed.
     """
     mine = {method: {**base.options.get(method, {}), **options}}
     return replace(base, **settings, methods=(method,), options=mine, output=None)
 
 
-def shown(base: AnySettings, methods: Sequence[str]) -> dict[str, Any]:
-    """Settings as a record holds them: without what it holds elsewhere or knows by a
-    fingerprint.
+def shown(base: RunSettings, methods: Sequence[str]) -> Options:
+    """Settings as a record holds them, except settings that it holds elsewhere or knows by
+    a fingerprint.
     """
-    values = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)}
+    kept = names_of(type(base), "result", "compute", "recipe")
     options = {method: base.method(method).options() for method in methods}
-    return {name: value for name, value in values.items() if name not in _NOT_SHOWN} | {
-        "options": options
-    }
+    return {name: getattr(base, name) for name in kept} | {"options": options}
 
 
-def split(names: str | Sequence[str]) -> list[str]:
+def split(names: str | Sequence[object]) -> list[str]:
     """Names from ``"a,b"`` or a list of such.
 
     Example:
@@ -174,27 +247,64 @@ def split(names: str | Sequence[str]) -> list[str]:
     return [name.strip() for part in parts for name in str(part).split(",") if name.strip()]
 
 
-def read_seeds(given: int | str | Sequence[int]) -> list[int]:
-    """How many seeds, from 0 on, or which; at least one.
+def read_seeds(given: int | str | Sequence[int | str]) -> list[int]:
+    """A number of seeds, from 0 on, or a list of seeds; at least one.
 
     Example:
-        >>> read_seeds("3"), read_seeds("5,7"), read_seeds("5,"), read_seeds([1, 2])
+        >>> read_seeds("3"), read_seeds("5,7"), read_seeds(["5,"]), read_seeds([1, 2])
         ([0, 1, 2], [5, 7], [5], [1, 2])
     """
     try:
         found = _seeds(given)
     except (TypeError, ValueError):
         raise SettingsError(f"seeds must be how many (3) or which (0,5,7), got {given!r}") from None
-    if not found:
+    if not 0 < len(found) <= _MOST_SEEDS:
         raise SettingsError(
-            f"seeds must be how many, 1 or more, or which (0,5,7; one alone: 0,), got {given!r}"
+            f"seeds must be how many, 1 to {_MOST_SEEDS}, or which (0,5,7; one alone: 0,), got "
+            f"{given!r}"
         )
     return found
 
 
-def _seeds(given: int | str | Sequence[int]) -> list[int]:
+def _seeds(given: int | str | Sequence[int | str]) -> list[int]:
     if isinstance(given, int):
-        return list(range(given))
+        return list(range(min(given, _MOST_SEEDS + 1)))
     if isinstance(given, str):
-        return [int(part) for part in split(given)] if "," in given else list(range(int(given)))
-    return [int(seed) for seed in given]
+        return [int(part) for part in split(given)] if "," in given else _seeds(int(given))
+    return _seeds(given[0]) if [*map(type, given)] == [str] else [*map(int, split(given))]
+
+
+def read_toml(path: Path) -> Options:
+    """The values of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"config file '{path}' does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
+
+
+def _read_file(path: Path | None, tables: Sequence[str]) -> Options:
+    """The values of a config file, in which tables are tables and nothing vouches for code."""
+    values = read_toml(path) if path is not None else {}
+    for name in values:
+        is_table = is_method(name) or name in ("training", *tables)
+        if is_table and not isinstance(values[name], dict):
+            raise SettingsError(
+                f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}"
+            )
+    if "trust_remote_code" in values:
+        raise SettingsError(
+            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch "
+            "for code"
+        )
+    return values
+
+
+def _flat(table: Given) -> Iterator[tuple[str, Any]]:
+    """The options of a method; for a sum, ``temporal.weight = 10`` is a table in its table."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", own) for inner, own in value.items())
+        else:
+            yield name, value

@@ -12,8 +12,7 @@ from typing import Any
 
 from advreg.hf.checkpoint.ranks import first_decides, is_first_process
 from advreg.lab.kinds.arguments import training_arguments
-from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
-from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.runs.settings import RunSettings, SettingsError, decisive
 from advreg.methods.base import decisive_options, registry, upgraded_options
 from advreg.records import run as records
 from advreg.records.sealed import write_text
@@ -21,12 +20,19 @@ from advreg.records.sealed import write_text
 PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
 
-def run_facts(
-    settings: TrainSettings | TranslationSettings, data: str, method: str, seed: int
-) -> dict[str, Any]:
-    """What must be the same for a run to be the same; ``data`` is their fingerprint."""
+def run_facts(settings: RunSettings, data: str, method: str, seed: int) -> dict[str, Any]:
+    """What must be the same for a run to be the same, and all its settings; ``data`` is the
+    fingerprint of the samples.
+    """
     options = decisive_options(settings.method(method))
-    return {"data": data, "method": method, "options": options, "seed": seed, **settings.facts()}
+    return {
+        "data": data,
+        "method": method,
+        "options": options,
+        "seed": seed,
+        **settings.facts(),
+        "settings": settings.saved(),
+    }
 
 
 def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> None:
@@ -141,8 +147,8 @@ def failures_recorded(
         raise
 
 
-def choose_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/TASK-MODEL with a number where that
+def choose_folder(settings: RunSettings, resume: bool) -> Path:
+    """The folder of the runs: the one that was named, else runs/DATA-MODEL with a number where that
     is taken.
     """
     # refused here, before any data is read; processes meet, as they will for training, so that one
@@ -151,7 +157,7 @@ def choose_folder(settings: TrainSettings | TranslationSettings, resume: bool) -
     return first_decides(lambda: writable(_chosen_folder(settings, resume)))
 
 
-def _chosen_folder(settings: TrainSettings | TranslationSettings, resume: bool) -> Path:
+def _chosen_folder(settings: RunSettings, resume: bool) -> Path:
     if settings.output is not None:
         folder = Path(settings.output)
         if has_runs(folder) and not resume:
@@ -160,7 +166,7 @@ def _chosen_folder(settings: TrainSettings | TranslationSettings, resume: bool) 
                 "another folder"
             )
         return folder
-    stem = f"{settings.task}-{Path(settings.model).name}"
+    stem = f"{settings.title}-{Path(settings.model).name}"
     taken = _taken(Path("runs"), stem)
     newest = max(taken, default=0)
     if resume and taken:

@@ -1,219 +1,441 @@
-"""What ``advreg train`` is asked to do, checked before anything is computed."""
+"""Settings of a run: shared settings, and settings of classification and regression.
+
+Each setting is declared once, as a field: its type says which values it takes, its metadata what it
+is for. Flags, config files, checks, grids and the plan of a run are derived from these.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from advreg.core.checks import Check, check_count, check_positive, check_share, suggest
+from advreg.core.options import Checked, Given, Options, Preset, option, options_of
+from advreg.lab.kinds import SCRATCH
+from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
+from advreg.lab.kinds.classification.description import FILES as FILES
+from advreg.lab.kinds.classification.tables import check_columns
+from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.runs.training_presets import training_preset
-from advreg.lab.tasks.corpora import CORPORA
-from advreg.lab.tasks.parallel import TRANSLATION
-from advreg.lab.tasks.understanding import TASKS
-from advreg.methods import Method, create, describe, preset, registry
-from advreg.methods.base import by_part, options_named, suggest, validate
-from advreg.methods.coerce import coerce
-from advreg.methods.presets import Preset
+
+if TYPE_CHECKING:
+    from advreg.methods import Method
 
 Precision = Literal["fp32", "bf16", "fp16"]
 OnNonFinite = Literal["stop", "skip"]
-
-DOCSTRINGS = "docstrings"
-FILES = "files"
+Role = Literal["result", "compute", "recipe", "data", "files", "run"]
+"""What a setting decides: ``result``, the outcome, so that a resumed run must agree on it;
+``compute``, how a run is computed; ``recipe``, the defaults of others; ``data`` and ``files`` (of
+the user's own), the samples, which are known by their fingerprint; ``run``, which runs are made and
+where they are kept."""
 
 # The built-in task with the small model; chosen from the runs in results/default_task.jsonl.
-_DEFAULT_TASK_OPTIONS: dict[str, dict[str, Any]] = {
+_DEFAULT_TASK_OPTIONS: dict[str, Options] = {
     "arch": {"radius": 0.3, "step_size": 0.3, "refresh_every": 3},
     "smart": {"radius": 0.3, "step_size": 0.3},
 }
 _DEFAULT_TASK_LENGTH = 32
-
-_OWN_FLAGS = {
-    "num_train_epochs": "--epochs",
-    "per_device_train_batch_size": "--batch-size",
-    "learning_rate": "--learning-rate",
-    "seed": "--seed",
-    "bf16": "--precision",
-    "fp16": "--precision",
-    "output_dir": "--output",
-}
+# Fields of TrainingArguments that say how a run is computed, logged or kept, not what it learns.
 _COMPUTED = (
-    "compile_layers",
-    "short_attention",  # in older records; its kernels were removed
-    "torch_compile",
-    "torch_compile_backend",
-    "torch_compile_mode",
+    *("torch_compile*", "logging_*", "log_level*", "log_on_each_node", "report_to", "run_name"),
+    *("disable_tqdm", "dataloader_num_workers", "dataloader_pin_memory", "save_total_limit"),
+    *("settings", "short_attention"),  # all settings, in plans; in older ones, a removed kernel
 )
-_SEEDS = 2**32  # what numpy takes
-_TABLES = ("options", "training")  # of a config file
 
 
 class SettingsError(ValueError):
     """A setting cannot be used."""
 
 
-def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those of ``torch.compile`` and of kernels, which say how a run is computed
-    and not what: they may change while it is interrupted, as when a graph cannot be compiled on
-    another machine.
+class Settings(Checked):
+    """A dataclass of settings that checks their values."""
+
+    def __post_init__(self) -> None:
+        with settings_errors():
+            super().__post_init__()
+
+
+@contextmanager
+def settings_errors() -> Iterator[None]:
+    """Within, a bad value is a :class:`SettingsError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def names_of(kind: type[Any], *roles: Role) -> list[str]:
+    """The settings of a kind that have one of these roles."""
+    return [each.name for each in options_of(kind) if each.about.get("role") in roles]
+
+
+def flag_name(name: str) -> str:
+    """The flag of a setting or option.
 
     Example:
-        >>> training = {"torch_compile": True, "max_steps": 9}
+        >>> flag_name("learning_rate"), flag_name("methods"), flag_name("temporal.weight")
+        ('--learning-rate', '--method', '--temporal.weight')
+    """
+    return "--method" if name == "methods" else f"--{name.replace('_', '-')}"
+
+
+def stem_of(path: str) -> str:
+    """The name of a file without its suffixes.
+
+    Example:
+        >>> stem_of("data/reviews.csv.gz"), stem_of("corpus/")
+        ('reviews', 'corpus')
+    """
+    return Path(path.removesuffix(".gz").removesuffix(".xz")).stem
+
+
+def unknown_task(task: str, known: Sequence[str]) -> SettingsError:
+    """The error for a task that does not exist."""
+    return SettingsError(
+        f"task must be one of {', '.join(known)}, got '{task}'{suggest(task, known)}"
+    )
+
+
+def decisive(settings: Given) -> Options:
+    """The settings that decide what a run learns, without settings of computing and logging,
+    which may change when a run is resumed.
+
+    Example:
+        >>> training = {"torch_compile": True, "logging_steps": 5, "max_steps": 9}
         >>> decisive({"epochs": 3, "compile_layers": True, "training": training})
         {'epochs': 3, 'training': {'max_steps': 9}}
     """
+    free = (*names_of(RunSettings, "compute"), *_COMPUTED)
     return {
         name: decisive(value) if name == "training" else value
         for name, value in settings.items()
-        if name not in _COMPUTED
+        if not any(fnmatch(name, pattern) for pattern in free)
     }
 
 
-def setting(default: Any, help: str) -> Any:
-    """A setting with its help text."""
-    if isinstance(default, dict | list):
-        return field(default_factory=lambda: default, metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+def setting(
+    default: Any,
+    help: str,
+    role: Role = "result",
+    *,
+    main: int | None = None,
+    tunes: bool = False,
+    varies: bool = False,
+    sets: tuple[str, ...] = (),
+    check: Check | None = None,
+) -> Any:
+    """A setting.
+
+    Args:
+        default: where nothing is given.
+        help: for ``--help``.
+        role: what it decides.
+        main: place in the short list of flags that ``--help`` starts with.
+        tunes: ``advreg compare`` may tune it.
+        varies: ``advreg study`` may vary it, though it is not tuned.
+        sets: the fields of TrainingArguments that it determines.
+        check: refuses bad values of its type.
+    """
+    about = {"role": role, "main": main, "tunes": tunes, "varies": varies, "sets": sets}
+    return option(default, help, check=check, **about)
 
 
-class RunSettings(ABC):
-    """What decides a run, of any kind of task: checked as it is made."""
+def check_seeds(name: str, seeds: Sequence[int]) -> None:
+    """Seeds that numpy takes."""
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"{name} must be at least 0 and below {2**32}, got {seed}")
 
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    options: Mapping[str, Mapping[str, Any]]
-    training: Mapping[str, Any]
-    compile_layers: bool | None
-    _own_flags: ClassVar[Mapping[str, str]]  # by the field of TrainingArguments that they set
+
+@dataclass(frozen=True)
+class RunSettings(Settings, ABC):
+    """The settings of a run of any kind of task."""
+
+    tasks: ClassVar[tuple[str, ...]]
+    """Names of the tasks of this kind."""
+    kind: ClassVar[str]
+    """Its folder in :mod:`advreg.lab.kinds`."""
+    own_files: ClassVar[str]
+    """The task whose samples are the user's files."""
+    named_after: ClassVar[tuple[str, ...]]
+    """The files that give the data their name; the first that is given."""
+
+    task: str = setting("", "name of the task", "data", main=3)
+    data: str | None = setting(None, "folder of the data", "data")
+    model: str = setting(SCRATCH, "model to train", main=4)
+    methods: tuple[str, ...] = setting(
+        ("standard", "arch"), "methods to train with: a,b", "run", main=5
+    )
+    preset: Preset | None = setting(
+        None,
+        "options of the methods and of the training that suit a family of tasks; options that are "
+        "given win; pretrained models have fine-tuning unless it is none",
+        "recipe",
+    )
+    seeds: tuple[int, ...] = setting(
+        (0, 1),
+        "how many seeds, or which: 0,5,7",
+        "run",
+        main=6,
+        sets=("seed",),
+        check=check_seeds,
+    )
+    epochs: int = setting(
+        12,
+        "passes over the training data",
+        main=7,
+        tunes=True,
+        sets=("num_train_epochs",),
+        check=check_count,
+    )
+    learning_rate: float | None = setting(
+        None,
+        "peak learning rate",
+        main=8,
+        tunes=True,
+        sets=("learning_rate",),
+        check=check_positive,
+    )
+    precision: Precision = setting(
+        "fp32", "floating-point precision of the training", sets=("bf16", "fp16")
+    )
+    round_lengths: int = setting(
+        1, "round the widths of batches up to a multiple of this", check=check_count
+    )
+    compile_layers: bool | None = setting(
+        None, "torch.compile for the layers; layers of one kind share the code", "compute"
+    )
+    site: str = setting(
+        "tokens",
+        "where the perturbation is added: tokens, block, or a module's dotted name",
+        varies=True,
+    )
+    on_non_finite: OnNonFinite = setting(
+        "stop", "when the loss or a gradient is not finite: stop, or skip that update"
+    )
+    output: str | None = setting(
+        None,
+        "folder of the runs; runs/DATA-MODEL if not given",
+        "run",
+        main=9,
+        sets=("output_dir",),
+    )
+    options: Mapping[str, Given] = option({}, "options of each method, by its name", role="run")
+    training: Given = option({}, "fields of transformers.TrainingArguments", role="result")
 
     def __post_init__(self) -> None:
-        methods = tuple(map(registry.canonical, self.methods))
-        options = {registry.canonical(name): own for name, own in self.options.items()}
-        vars(self).update(methods=methods, options=options)
-        check_runs(methods, self.seeds, options)
-        self._check_numbers()
+        super().__post_init__()
+        if self.task not in self.tasks:
+            raise unknown_task(self.task, self.tasks)
         self._check_data()
-        for name in (*self.methods, *self.options):
-            self.method(name)
-        check_fields(self.training, self._own_flags)
-        check_compiled_once(self.compile_layers, self.training)
+        self._check_training()
+        self._check_methods()
 
-    @abstractmethod
+    @classmethod
+    def usual(cls, given: Given) -> Given:
+        """What suits the task and the model where nothing else is given."""
+        return {}
+
+    @classmethod
+    def foreign(cls, task: str) -> frozenset[str]:
+        """Settings that name data of other tasks of this kind."""
+        return frozenset() if task == cls.own_files else frozenset(names_of(cls, "files"))
+
+    @classmethod
+    def inspect(cls, given: Given) -> None:
+        """Refuse data at first sight, before the settings import torch to check the methods."""
+
     def method(self, name: str) -> Method:
-        """A new instance of one of the methods, with its options."""
+        """A new instance of one of the methods: what is usual, then the options that were given."""
+        from advreg.methods import create
+
+        return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
+
+    def facts(self) -> Options:
+        """What a resumed run must agree on, except for data, method and seed."""
+        names = (*names_of(type(self), "result"), *names_of(type(self), "compute"))
+        return {**{name: getattr(self, name) for name in names}, **self._effective()}
+
+    def saved(self) -> Options:
+        """All settings, for a plan from which the run can be resumed; a resumed run must
+        allow the code of a model again.
+        """
+        values = {each.name: getattr(self, each.name) for each in options_of(type(self))}
+        return {name: value for name, value in values.items() if name != "trust_remote_code"}
+
+    @property
+    def title(self) -> str:
+        """The name of the data."""
+        files = self.named_after if self.task == self.own_files else ()
+        given = (getattr(self, name) for name in files)
+        return stem_of(next(filter(None, given), self.task))
 
     def require(self, samples: int) -> None:
-        """Refuse methods that so many training samples or this machine do not allow."""
+        """Refuse methods that do not allow this number of training samples, or this machine."""
+        from advreg.methods.base import validate
+
         for name in self.methods:
             validate(self.method(name), samples)
 
-    @abstractmethod
-    def _check_numbers(self) -> None: ...
+    def _usual_options(self, name: str) -> Given:
+        """Options of a method where the user gives none."""
+        from advreg.methods import preset
+
+        return {} if self.preset is None else preset(self.preset, name)
+
+    def _effective(self) -> Given:
+        """Settings whose value follows from others, as they take effect."""
+        return {}
 
     @abstractmethod
     def _check_data(self) -> None: ...
 
+    def _check_training(self) -> None:
+        """A field that is a setting of ours would make the record untrue if it were set twice."""
+        for own in options_of(type(self)):
+            for name in set(own.about.get("sets", ())) & self.training.keys():
+                raise SettingsError(
+                    f"training field '{name}' is a setting of advreg; use "
+                    f"{flag_name(own.name)} instead"
+                )
+        for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
+            if self.compile_layers and self.training.get(name):
+                raise SettingsError(
+                    f"compile_layers must be off with {name}={self.training[name]}, which compiles "
+                    "the model as a whole; leave one of them out"
+                )
+
+    def _check_methods(self) -> None:
+        """Each method and seed once, and no method that is unknown or has bad options."""
+        from advreg.methods import registry
+
+        methods = tuple(map(registry.canonical, self.methods))
+        options = {registry.canonical(name): own for name, own in self.options.items()}
+        vars(self).update(methods=methods, options=options)
+        _require_different("methods must be different ones", methods)
+        _require_different("seeds must be different numbers", self.seeds)
+        for name in (*methods, *options):
+            if name not in registry:
+                raise SettingsError(
+                    registry.unknown(name)
+                    if name in methods
+                    else f"options are given for the method '{name}'{suggest(name, registry)}, "
+                    "which is unknown"
+                )
+            self.method(name)
+
+
+def _require_different(rule: str, values: Sequence[Any]) -> None:
+    if not values or len(set(values)) != len(values):
+        raise SettingsError(f"{rule}, at least one, got {list(values)}")
+
 
 @dataclass(frozen=True)
 class TrainSettings(RunSettings):
-    """Everything that decides what ``advreg train`` computes."""
+    """Settings of a run of text classification or regression."""
+
+    tasks: ClassVar[tuple[str, ...]] = (DOCSTRINGS, FILES, *TASKS)
+    kind: ClassVar[str] = "classification"
+    own_files: ClassVar[str] = FILES
+    named_after: ClassVar[tuple[str, ...]] = ("train",)
 
     task: str = setting(
         DOCSTRINGS,
-        f"docstrings (the built-in task), files (--train and --dev), one of {', '.join(TASKS)}; or "
-        "of translation: "
-        f"{', '.join((TRANSLATION, *CORPORA))}",
+        f"docstrings (the built-in task), files (with --train), or one of {', '.join(TASKS)}",
+        "data",
+        main=3,
     )
     data: str | None = setting(
         None,
         "folder with TASK/SPLIT.jsonl.gz of the named tasks; without it ADVREG_DATA, else the "
         "Hugging Face hub",
+        "data",
     )
-    train: str | None = setting(None, "training samples: a csv, tsv, jsonl or parquet file")
+    train: str | None = setting(
+        None, "training samples: a csv, tsv, jsonl or parquet file", "files", main=1
+    )
     dev: str | None = setting(
-        None, "samples to evaluate on; without it a tenth of the training file is held out"
-    )
-    text_column: str | None = setting(None, "column of the text; guessed if not given")
-    pair_column: str | None = setting(
-        None, "column of the second text of a pair; guessed if not given"
-    )
-    label_column: str | None = setting(None, "column of the label; guessed if not given")
-    model: str = setting(
-        "small",
-        "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub; of "
-        "translation: "
-        "transformer-iwslt (the default there), transformer-base, transformer-big, "
-        "transformer-small",
-    )
-    methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
-    preset: Preset | None = setting(
         None,
-        "options for arch and smart, and of the training: fine-tuning, or the paper's; what is "
-        "given wins",
+        "samples to evaluate on; without it a tenth of the training file is held out",
+        "files",
+        main=2,
     )
-    seeds: tuple[int, ...] = setting((0, 1), "seeds; each method is trained once with each")
-    epochs: int = setting(12, "passes over the training data")
-    batch_size: int = setting(32, "samples per step, in each process")
+    text_column: str | None = setting(None, "column of the text; guessed if not given", "files")
+    pair_column: str | None = setting(
+        None, "column of the second text of a pair; guessed if not given", "files"
+    )
+    label_column: str | None = setting(None, "column of the label; guessed if not given", "files")
+    model: str = setting(
+        SCRATCH,
+        "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub",
+        main=4,
+    )
+    batch_size: int = setting(
+        32,
+        "samples per step, in each process",
+        tunes=True,
+        sets=("per_device_train_batch_size",),
+        check=check_count,
+    )
     learning_rate: float | None = setting(
-        None, "peak learning rate; 1e-3 for small, 5e-5 for other models"
+        None,
+        "peak learning rate; 1e-3 for small, 5e-5 for other models",
+        main=8,
+        tunes=True,
+        sets=("learning_rate",),
+        check=check_positive,
     )
-    warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
-    precision: Precision = setting("fp32", "floating-point precision of the training")
+    warmup: float = setting(
+        0.1, "share of the steps in which the learning rate rises", tunes=True, check=check_share
+    )
     max_length: int | None = setting(
-        None, "tokens a text is cut to; 128 or what the model takes (small: 64, built-in task: 32)"
-    )
-    round_lengths: int = setting(
-        1,
-        "widths of batches are rounded up to a multiple of it; 32 for torch.compile with CUDA "
-        "graphs",
-    )
-    compile_layers: bool | None = setting(
-        None, "torch.compile for the layers, each kind of which is compiled once"
+        None,
+        "cut texts to this number of tokens; 128 or what the model takes (small: 64, built-in "
+        "task: 32)",
+        check=check_count,
     )
     encoder_dropout: float | None = setting(
-        None, "dropout of the encoder, instead of the model's own"
+        None,
+        "dropout of the encoder, instead of the model's own",
+        tunes=True,
+        check=check_share,
     )
     head_dropout: float | None = setting(
-        None, "dropout of the classification head, instead of the model's own"
-    )
-    site: str = setting(
-        "tokens", "where the perturbation is added: tokens, block, or a module's dotted name"
+        None,
+        "dropout of the classification head, instead of the model's own",
+        tunes=True,
+        check=check_share,
     )
     trust_remote_code: bool = setting(
         False, "run code that comes with the model; only as a flag, not in a config file"
     )
-    on_non_finite: OnNonFinite = setting(
-        "stop", "when the loss or a gradient is not finite: stop, or skip that update"
-    )
-    output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
-    options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
-    training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
-    _own_flags = _OWN_FLAGS
+    @classmethod
+    def usual(cls, given: Given) -> Given:
+        """The training settings of the preset; pretrained models have fine-tuning."""
+        pretrained = given.get("model", SCRATCH) != SCRATCH
+        chosen = given.get("preset", "fine-tuning" if pretrained else None)
+        found = {} if chosen in (None, "none") else training_preset(chosen, given["task"])
+        return {"preset": chosen, **found}
 
-    def method(self, name: str) -> Method:
-        return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
+    @classmethod
+    def foreign(cls, task: str) -> frozenset[str]:
+        return super().foreign(task) | (frozenset() if task in TASKS else {"data"})
 
-    def _usual_options(self, name: str) -> dict[str, Any]:
-        """Options that hold where the user gave none: a preset, or what suits the built-in task."""
-        if self.preset is not None:
-            return preset(self.preset, name)
-        if not self._is_built_in:
-            return {}
-        return by_part(name, lambda part: _DEFAULT_TASK_OPTIONS.get(part, {}))
-
-    @property
-    def _is_built_in(self) -> bool:
-        return (self.task, self.model) == (DOCSTRINGS, "small")
+    @classmethod
+    def inspect(cls, given: Given) -> None:
+        columns = [given.get(f"{name}_column") for name in ("text", "pair", "label")]
+        if given.get("train"):
+            check_columns(Path(given["train"]), *columns)
 
     @property
     def text_length(self) -> int | None:
-        """Tokens a text is cut to; ``None`` leaves it to the model."""
+        """The number of tokens that texts are cut to; ``None`` leaves it to the model."""
         if self.max_length is None and self._is_built_in:
             return _DEFAULT_TASK_LENGTH
         return self.max_length
@@ -222,42 +444,24 @@ class TrainSettings(RunSettings):
     def peak_learning_rate(self) -> float:
         if self.learning_rate is not None:
             return self.learning_rate
-        return 1e-3 if self.model == "small" else 5e-5
+        return 1e-3 if self.model == SCRATCH else 5e-5
 
-    def facts(self) -> dict[str, Any]:
-        """What a resumed run must agree on, but for data, method and seed."""
-        same = (
-            *(
-                "model",
-                "site",
-                "epochs",
-                "batch_size",
-                "warmup",
-                "precision",
-                "encoder_dropout",
-                "head_dropout",
-            ),
-            *("round_lengths", "compile_layers", "on_non_finite", "trust_remote_code"),
-        )
-        return {
-            **{name: getattr(self, name) for name in same},
-            "learning_rate": self.peak_learning_rate,
-            "max_length": self.text_length,
-            "training": dict(self.training),
-        }
+    @property
+    def _is_built_in(self) -> bool:
+        return (self.task, self.model) == (DOCSTRINGS, SCRATCH)
 
-    def _check_numbers(self) -> None:
-        check_least(self, 1, "epochs", "batch_size", "round_lengths")
-        check_positive("learning_rate", self.peak_learning_rate)
-        check_shares(self, "warmup", "encoder_dropout", "head_dropout")
+    def _usual_options(self, name: str) -> Given:
+        """Options of the preset, else options that suit the built-in task."""
+        from advreg.methods.base import by_part
+
+        if self.preset is not None or not self._is_built_in:
+            return super()._usual_options(name)
+        return by_part(name, lambda part: _DEFAULT_TASK_OPTIONS.get(part, {}))
+
+    def _effective(self) -> Given:
+        return {"learning_rate": self.peak_learning_rate, "max_length": self.text_length}
 
     def _check_data(self) -> None:
-        if self.task not in (DOCSTRINGS, FILES, *TASKS):
-            known = (DOCSTRINGS, FILES, *TASKS, TRANSLATION, *CORPORA)
-            raise SettingsError(
-                f"task must be one of {', '.join(known)}, got "
-                f"'{self.task}'{suggest(self.task, known)}"
-            )
         if self.task in (FILES, DOCSTRINGS) and self.dev and not self.train:
             raise SettingsError(
                 f"dev '{self.dev}' needs a training file of its kind; give --train FILE too"
@@ -273,236 +477,4 @@ class TrainSettings(RunSettings):
             raise SettingsError(
                 f"data is a folder of named tasks, but the task is {self.task}; give --task NAME "
                 "too"
-            )
-
-
-# ---- checks that settings of every kind share
-
-
-def check_runs(methods: Sequence[str], seeds: Sequence[int], options: Iterable[str]) -> None:
-    """Methods that are known, and seeds; each once. ``options`` are the methods that options are
-    given for.
-    """
-    if not methods or len(set(methods)) != len(methods):
-        raise SettingsError(f"methods must be different ones, at least one, got {list(methods)}")
-    for name in methods:
-        if name not in registry:
-            raise SettingsError(registry.unknown(name))
-    for name in options:
-        if name not in registry:
-            raise SettingsError(
-                f"options are given for the method '{name}'{suggest(name, registry)}, which is "
-                "unknown"
-            )
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise SettingsError(f"seeds must be different numbers, at least one, got {list(seeds)}")
-    for seed in seeds:
-        if not 0 <= seed < _SEEDS:
-            raise SettingsError(f"seeds must be at least 0 and below {_SEEDS}, got {seed}")
-
-
-def check_fields(training: Iterable[str], own_flags: Mapping[str, str]) -> None:
-    """Fields of TrainingArguments that are settings of ours would make the record untrue if they
-    were set twice.
-    """
-    for name in training:
-        if name in own_flags:
-            raise SettingsError(
-                f"training field '{name}' has a setting of its own; use {own_flags[name]} instead"
-            )
-
-
-def check_compiled_once(compile_layers: bool | None, training: Mapping[str, Any]) -> None:
-    for name in (
-        "torch_compile",
-        "torch_compile_backend",
-        "torch_compile_mode",
-    ):  # each of them compiles the model
-        if compile_layers and training.get(name):
-            raise SettingsError(
-                f"compile_layers must be off with {name}={training[name]}, which compiles the "
-                "model as a whole; "
-                "leave one of them out"
-            )
-
-
-def check_least(settings: object, least: int, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not least <= value < math.inf:
-            raise SettingsError(f"{name} must be {least} or more, got {value}")
-
-
-def check_shares(settings: object, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value < 1:
-            raise SettingsError(f"{name} must be at least 0 and below 1, got {value}")
-
-
-def check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise SettingsError(f"{name} must be positive, got {value}")
-
-
-# ---- reading
-
-
-def read_settings(
-    path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any]
-) -> TrainSettings:
-    """Defaults, then the preset's training settings, then the TOML file, then the flags; a later
-    one wins.
-
-    The file holds the settings by name; a table named like a method (``[arch]``) holds its options,
-    and ``[training]`` any fields of TrainingArguments.
-
-    Args:
-        path: the TOML file.
-        flags: settings, and options of methods: an option goes to each of the methods that has it.
-        training: fields of TrainingArguments.
-    """
-    return TrainSettings(**read_values(TrainSettings, path, flags, training, _usual_settings))
-
-
-def _usual_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What holds where nothing else is given."""
-    task, chosen = (
-        given.get("task", FILES if given.get("train") else DOCSTRINGS),
-        given.get("preset"),
-    )
-    return {"task": task, **(training_preset(chosen, task) if chosen is not None else {})}
-
-
-def read_values(
-    kind: type[Any],
-    path: Path | None,
-    flags: Mapping[str, Any],
-    training: Mapping[str, Any],
-    usual: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-) -> dict[str, Any]:
-    """The values of a kind of settings; ``usual`` tells what holds where neither file nor flags say
-    anything.
-    """
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in _TABLES]
-    values = read_config_file(path)
-    options = take_options(values)
-    fields = {**values.pop("training", {}), **training}
-    require_known(values, names, (), path)
-    merged = {**values, **{name: value for name, value in flags.items() if name in names}}
-    hints = get_type_hints(kind)
-    typed = {name: _typed(name, value, hints[name]) for name, value in merged.items()}
-    typed = {**usual(typed), **typed}
-    if "methods" in typed:
-        typed["methods"] = tuple(map(registry.canonical, typed["methods"]))
-    fields = {**typed.pop("training", {}), **fields}
-    loose = {name: value for name, value in flags.items() if name not in names}
-    _require_options(loose, typed.get("task"))
-    for method, given in options_for(typed.get("methods", kind.methods), loose).items():
-        options[method] = {**options.get(method, {}), **given}
-    return {**typed, "options": options, "training": fields}
-
-
-def _require_options(loose: Iterable[str], task: str | None) -> None:
-    """What is no setting must be an option of a method: it may be a setting of tasks of another
-    kind.
-    """
-    for name in loose:
-        if not any(options_named(method, name) for method in registry):
-            raise SettingsError(
-                f"'{name}' is neither a setting of the task {task} nor an option of a method; "
-                "leave it out"
-            )
-
-
-def options_for(methods: Sequence[str], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each option to those of the methods that have it; one that none has is an error."""
-    for option in given:
-        if not any(options_named(method, option) for method in methods):
-            known = sorted({own.name for method in methods for own in describe(method)})
-            raise SettingsError(
-                f"none of the methods {', '.join(methods)} has the option "
-                f"'{option}'{suggest(option, known)}"
-            )
-    return {
-        method: {
-            name: value for option, value in given.items() for name in options_named(method, option)
-        }
-        for method in methods
-    }
-
-
-def take_options(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tables of methods, taken out of a config file's values.
-
-    In the table of a sum, ``temporal.weight = 10`` is a table in a table.
-    """
-    found = {name: values.pop(name) for name in list(values) if name in registry}
-    return {registry.canonical(method): dict(_flat(table)) for method, table in found.items()}
-
-
-def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", own) for inner, own in value.items())
-        else:
-            yield name, value
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_typed(name, item, get_args(hint)[0]) for item in items)
-    found = coerce(name, value, hint)
-    if hint in (str, str | None) and found is not None and not (isinstance(found, str) and found):
-        raise SettingsError(
-            f"{name} must be a text, not empty, got {value!r}; correct it or leave it out"
-        )
-    return found
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a config file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"config file '{path}' does not exist") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"config file '{path}' cannot be read: {error}") from None
-
-
-def read_config_file(path: Path | None, *tables: str) -> dict[str, Any]:
-    """The values of a config file; of no file, none. What must be a table is one, and nothing in it
-    vouches for code.
-
-    Args:
-        path: the TOML file.
-        tables: names that are tables, beside ``training`` and those of the methods.
-    """
-    values = read_toml(path) if path is not None else {}
-    methods = (name for name in values if name in registry)
-    for name in (*methods, "training", *tables):
-        if not isinstance(values.get(name, {}), dict):
-            raise SettingsError(
-                f"config file '{path}': {name} must be a table, [{name}], got {values[name]!r}"
-            )
-    if "trust_remote_code" in values:
-        raise SettingsError(
-            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch "
-            "for code"
-        )
-    return values
-
-
-def require_known(
-    values: Mapping[str, Any], known: Sequence[str], tables: Sequence[str], path: Path | None
-) -> None:
-    """Refuse keys of a config file that nobody would read."""
-    for name in values:
-        if name not in known:
-            raise SettingsError(
-                f"config file '{path}' has the unknown key "
-                f"'{name}'{suggest(name, [*known, *tables, *registry])}; it "
-                f"may have {', '.join(known)}, and a table for each of "
-                f"{', '.join([*tables, 'training', *registry])}"
             )

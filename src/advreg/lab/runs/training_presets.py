@@ -1,4 +1,4 @@
-"""Settings of the training by family of tasks; those of the methods are in
+"""Settings of the training by family of tasks; options of methods are in
 :mod:`advreg.methods.presets`.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from advreg.core.checks import check_choice
-from advreg.methods.presets import Preset
+from advreg.core.options import Preset
 
 # From the appendix that advreg.methods.presets names. Tasks without an entry in _CHOSEN get a
 # middle value of the paper's choices.

@@ -1,136 +1,197 @@
-"""What ``advreg train`` is asked to do with a translation task, checked before anything is
-computed.
-"""
+"""Settings of a translation run, checked before anything is computed."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from advreg.lab.kinds.subwords import Subwords, translator_folder
-from advreg.lab.runs.settings import (
-    OnNonFinite,
-    Precision,
-    RunSettings,
-    SettingsError,
-    check_least,
+from advreg.core.checks import (
+    check_count,
+    check_not_negative,
     check_positive,
-    check_shares,
-    read_values,
-    setting,
+    check_share,
+    check_whole,
+    suggest,
 )
-from advreg.lab.tasks.corpora import CORPORA, Beam
-from advreg.lab.tasks.parallel import TEST, TRAIN, TRANSLATION, VALID
-from advreg.methods import Method, create, preset
-from advreg.methods.base import suggest
-from advreg.methods.presets import Preset
+from advreg.core.options import Given, Preset
+from advreg.lab.kinds.translation.corpora import CORPORA, Beam
+from advreg.lab.kinds.translation.parallel import TEST, TRAIN, TRANSLATION, VALID
+from advreg.lab.kinds.translation.subwords import Subwords, translator_folder
+from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting
 
 TASKS = (TRANSLATION, *CORPORA)
-"""What ``--task`` may be: ``translation`` for files of one's own, or a known corpus."""
+"""What ``--task`` may be: ``translation`` for the user's files, or a known corpus."""
 
 MODELS = ("transformer-iwslt", "transformer-base", "transformer-big", "transformer-small")
-"""Architectures; hf.architectures has them, which takes transformers a while to import."""
+"""Architectures; :mod:`advreg.lab.kinds.architectures`, which builds them, imports transformers."""
 
 Kind = Literal["bpe", "unigram"]
 Weights = Literal["best", "last", "average"]
 Judge = Literal["bleu", "loss"]
-_OWN_FLAGS = {
-    "num_train_epochs": "--epochs",
-    "learning_rate": "--learning-rate",
-    "warmup_steps": "--warmup-steps",
-    "label_smoothing_factor": "--label-smoothing",
-    "weight_decay": "--weight-decay",
-    "max_grad_norm": "--clip-norm",
-    "gradient_accumulation_steps": "--update-tokens",
-    "seed": "--seed",
-    "bf16": "--precision",
-    "fp16": "--precision",
-    "output_dir": "--output",
-    "eval_strategy": "--validate-every",
-    "save_strategy": "--validate-every",
-}
+
+
+def _check_coverage(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise SettingsError(f"{name} must be above 0 and at most 1, got {value}")
+
+
+def _check_ratio(name: str, value: float) -> None:
+    if not 1 <= value < math.inf:
+        raise SettingsError(f"{name} must be 1 or more, got {value}")
 
 
 @dataclass(frozen=True)
 class TranslationSettings(RunSettings):
-    """Everything that decides what ``advreg train --task translation`` computes."""
+    """Settings of a translation run."""
+
+    tasks: ClassVar[tuple[str, ...]] = TASKS
+    kind: ClassVar[str] = "translation"
+    own_files: ClassVar[str] = TRANSLATION
+    named_after: ClassVar[tuple[str, ...]] = ("train_source", "data")
 
     task: str = setting(
-        TRANSLATION, f"translation (with files of your own), or one of {', '.join(CORPORA)}"
+        TRANSLATION,
+        f"translation (with files of your own), or one of {', '.join(CORPORA)}",
+        "data",
+        main=3,
     )
     data: str | None = setting(
         None,
         "known tasks: folder with mt/CORPUS/SPLIT.LANGUAGE.xz, else ADVREG_DATA, else the hub; "
-        "your own: a folder with "
-        "train.LANGUAGE",
+        "your own: a folder with train.LANGUAGE",
+        "data",
     )
-    source: str | None = setting(None, "language of the source: the ending of its files in --data")
-    target: str | None = setting(None, "language of the target")
-    train_source: str | None = setting(None, "training text, a sentence a line (also .gz, .xz)")
-    train_target: str | None = setting(None, "its translations, aligned")
-    valid_source: str | None = setting(None, "validation text")
-    valid_target: str | None = setting(None, "its translations")
-    test_source: str | None = setting(None, "text that is scored at the end")
-    test_target: str | None = setting(None, "its translations")
+    source: str | None = setting(
+        None, "language of the source: the ending of its files in --data", "files"
+    )
+    target: str | None = setting(None, "language of the target", "files")
+    train_source: str | None = setting(
+        None, "training text, a sentence a line (also .gz, .xz)", "files"
+    )
+    train_target: str | None = setting(None, "its translations, aligned", "files")
+    valid_source: str | None = setting(None, "validation text", "files")
+    valid_target: str | None = setting(None, "its translations", "files")
+    test_source: str | None = setting(None, "text that is scored at the end", "files")
+    test_target: str | None = setting(None, "its translations", "files")
     tokenised: bool | None = setting(
         None, "is the text tokenised? adds tokenised BLEU; known corpora know"
     )
     model: str = setting(
-        "transformer-iwslt", f"one of {', '.join(MODELS)}, or a trained translator's folder"
+        MODELS[0], f"one of {', '.join(MODELS)}, or a trained translator's folder", main=4
     )
-    model_dropout: float | None = setting(None, "dropout of the model, instead of its own")
+    model_dropout: float | None = setting(
+        None,
+        "dropout of the model; its default if not given",
+        tunes=True,
+        check=check_share,
+    )
     vocabulary: int = setting(
         10_000,
         "subwords of both languages together, or of each with --joint no; a trained model brings "
         "its own",
+        check=check_count,
     )
     joint: bool = setting(True, "one vocabulary for both languages?")
     subwords: Kind = setting("bpe", "how sentencepiece finds subwords")
-    character_coverage: float = setting(1.0, "share of the characters that get a subword")
-    longest: int = setting(250, "subwords a training sentence may have")
-    max_ratio: float = setting(
-        2.0, "how many times as long one side of a training pair may be as the other"
+    character_coverage: float = setting(
+        1.0, "share of the characters that get a subword", check=_check_coverage
     )
-    methods: tuple[str, ...] = setting(("standard", "arch"), "methods to train with")
+    longest: int = setting(250, "most subwords of a training sentence", check=check_count)
+    max_ratio: float = setting(
+        2.0,
+        "largest ratio of the lengths of a training pair",
+        check=_check_ratio,
+    )
     preset: Preset | None = setting(
         "translation",
-        "the paper's options for arch and smart, a small ball for freelb and freeat; what is given "
-        "wins",
+        "the paper's options for arch and smart, a small ball for freelb and freeat; options that "
+        "are given win",
+        "recipe",
     )
-    seeds: tuple[int, ...] = setting((0,), "seeds; each method is trained once with each")
-    epochs: int = setting(50, "passes over the training data")
-    max_tokens: int = setting(8192, "positions of a batch on either side, padding counted")
+    seeds: tuple[int, ...] = setting(
+        (0,),
+        "how many seeds, or which: 0,5,7",
+        "run",
+        main=6,
+        sets=("seed",),
+        check=check_seeds,
+    )
+    epochs: int = setting(
+        50,
+        "passes over the training data",
+        main=7,
+        tunes=True,
+        sets=("num_train_epochs",),
+        check=check_count,
+    )
+    max_tokens: int = setting(
+        8192, "positions of a batch on either side, padding counted", check=check_count
+    )
     update_tokens: int = setting(
-        64_000, "target tokens of an update; batches are accumulated to come near it"
-    )
-    round_lengths: int = setting(
-        1, "widths of batches are rounded up to a multiple of it; 8 for torch.compile"
-    )
-    compile_layers: bool | None = setting(
-        None, "torch.compile for the layers, each kind of which is compiled once"
+        64_000,
+        "target tokens of an update; batches are accumulated to come near it",
+        tunes=True,
+        sets=("gradient_accumulation_steps",),
+        check=check_count,
     )
     learning_rate: float = setting(
-        1e-3, "peak learning rate; falls with the inverse root of the step"
+        1e-3,
+        "peak learning rate; falls with the inverse root of the step",
+        main=8,
+        tunes=True,
+        sets=("learning_rate",),
+        check=check_positive,
     )
     warmup_steps: int | None = setting(
-        None, "updates in which the learning rate rises; 4000, or a fifth of all if that is less"
+        None,
+        "updates in which the learning rate rises; 4000, or a fifth of all if that is less",
+        tunes=True,
+        sets=("warmup_steps",),
+        check=partial(check_whole, least=0),
     )
-    label_smoothing: float = setting(0.1, "of the training loss")
-    weight_decay: float = setting(1e-4, "of the weights, biases and norms left out")
-    clip_norm: float = setting(0.0, "largest norm of a gradient; 0: not clipped")
-    precision: Precision = setting("fp32", "floating-point precision of the training")
-    validate_every: int = setting(1, "epochs between two validations, each with a checkpoint")
-    validate_sentences: int = setting(1000, "sentences translated at a validation; 0: all")
-    validate_beam: int = setting(1, "beam size of a validation")
-    judge: Judge = setting("bleu", "what the best weights have the best of, on the validation set")
+    label_smoothing: float = setting(
+        0.1,
+        "of the training loss",
+        tunes=True,
+        sets=("label_smoothing_factor",),
+        check=check_share,
+    )
+    weight_decay: float = setting(
+        1e-4,
+        "of the weights except biases and norms",
+        tunes=True,
+        sets=("weight_decay",),
+        check=check_not_negative,
+    )
+    clip_norm: float = setting(
+        0.0,
+        "largest norm of a gradient; 0: not clipped",
+        sets=("max_grad_norm",),
+        check=check_not_negative,
+    )
+    validate_every: int = setting(
+        1,
+        "epochs between two validations, each with a checkpoint",
+        sets=("eval_strategy", "save_strategy"),
+        check=check_count,
+    )
+    validate_sentences: int = setting(
+        1000, "sentences translated at a validation; 0: all", check=partial(check_whole, least=0)
+    )
+    validate_beam: int = setting(1, "beam size of a validation", check=check_count)
+    judge: Judge = setting("bleu", "validation score that chooses the best weights")
     weights: Weights = setting(
         "best", "which weights are exported and scored; average: of the last validations"
     )
-    average: int = setting(5, "validations whose weights are averaged, with --weights average")
-    beam: int | None = setting(None, "beam size; the paper's for known tasks, else 5")
+    average: int = setting(
+        5, "validations whose weights are averaged, with --weights average", check=check_count
+    )
+    beam: int | None = setting(
+        None, "beam size; the paper's for known tasks, else 5", check=check_count
+    )
     length_penalty: float | None = setting(
         None, "of the beam search; the paper's for known tasks, else 1"
     )
@@ -138,30 +199,21 @@ class TranslationSettings(RunSettings):
         None,
         "arch: sentence vectors of another model's folder (same subwords), or of a safetensors "
         "file",
+        varies=True,
     )
-    site: str = setting(
-        "tokens", "where the perturbation is added: tokens, block, or encoder=…,decoder=…"
-    )
-    on_non_finite: OnNonFinite = setting(
-        "stop", "when the loss or a gradient is not finite: stop, or skip that update"
-    )
-    output: str | None = setting(None, "folder of the runs; runs/TASK-MODEL if not given")
-    options: Mapping[str, Mapping[str, Any]] = setting({}, "options of each method, by its name")
-    training: Mapping[str, Any] = setting({}, "fields of transformers.TrainingArguments")
 
-    _own_flags = _OWN_FLAGS
+    @classmethod
+    def usual(cls, given: Given) -> Given:
+        """What suits a known corpus."""
+        spec = CORPORA.get(given["task"])
+        return {} if spec is None else spec.settings
 
     @property
     def start(self) -> Path | None:
-        """The trained translator to go on from, whose subwords are kept too; none: a model from
-        nothing.
+        """The trained translator whose training continues, with its subwords; ``None``: a model
+        from scratch.
         """
         return None if self.model in MODELS else Path(self.model)
-
-    def method(self, name: str) -> Method:
-        """A new instance of one of the methods: the options of the preset, then those given."""
-        usual = {} if self.preset is None else preset(self.preset, name)
-        return create(name, **{**usual, **self.options.get(name, {})})
 
     def search(self) -> Beam:
         """How the test sets are decoded: as asked for, else as in the paper."""
@@ -172,47 +224,17 @@ class TranslationSettings(RunSettings):
             usual.length_penalty if self.length_penalty is None else self.length_penalty,
         )
 
-    def facts(self) -> dict[str, Any]:
-        """What a resumed run must agree on, but for data, method and seed."""
-        free = ("task", "data", "methods", "seeds", "output", "options")
-        files = [
-            f"{split}_{side}" for split in (TRAIN, VALID, TEST) for side in ("source", "target")
-        ]
-        names = [
-            field.name for field in dataclasses.fields(self) if field.name not in (*free, *files)
-        ]
-        facts = {name: getattr(self, name) for name in names}
-        if (
-            self.start is not None
-        ):  # what is in that folder may change, and other subwords would be other words
-            facts["start_subwords"] = Subwords.load(translator_folder(self.start)).fingerprint
-        return facts
+    def _effective(self) -> Given:
+        """The subwords of the model that training starts from, for its folder may change."""
+        if self.start is None:
+            return {}
+        return {"start_subwords": Subwords.load(translator_folder(self.start)).fingerprint}
 
-    def _check_numbers(self) -> None:
-        at_least_one = (
-            *("vocabulary", "longest", "epochs", "max_tokens", "update_tokens", "round_lengths"),
-            *("validate_every", "validate_beam", "average", "max_ratio", "beam"),
-        )
-        check_least(self, 1, *at_least_one)
-        check_least(self, 0, "weight_decay", "clip_norm", "validate_sentences", "warmup_steps")
-        check_shares(self, "label_smoothing", "model_dropout")
-        if not 0 < self.character_coverage <= 1:
-            raise SettingsError(
-                f"character_coverage must be above 0 and at most 1, got {self.character_coverage}"
-            )
-        check_positive("learning_rate", self.learning_rate)
+    def _check_data(self) -> None:
         if self.start is not None and not self.start.is_dir():
             raise SettingsError(
                 f"model must be one of {', '.join(MODELS)}, or the folder of a translation run, "
-                f"got '{self.model}'"
-                f"{suggest(self.model, MODELS)}"
-            )
-
-    def _check_data(self) -> None:
-        if self.task not in TASKS:
-            raise SettingsError(
-                f"task must be one of {', '.join(TASKS)}, got "
-                f"'{self.task}'{suggest(self.task, TASKS)}"
+                f"got '{self.model}'{suggest(self.model, MODELS)}"
             )
         files = self.files()
         if self.task != TRANSLATION:
@@ -251,25 +273,3 @@ class TranslationSettings(RunSettings):
                 "translation needs text to train on; give --train-source and --train-target"
             )
         return found
-
-
-def read_translation_settings(
-    path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any]
-) -> TranslationSettings:
-    """Defaults, then what suits a known task, then the TOML file, then the flags; a later one wins.
-
-    Args:
-        path: a TOML file with the settings by name, a table for a method's options, and
-            ``[training]``.
-        flags: settings, and options of methods: an option goes to each of the methods that has it.
-        training: fields of TrainingArguments.
-    """
-    return TranslationSettings(
-        **read_values(TranslationSettings, path, flags, training, _usual_settings)
-    )
-
-
-def _usual_settings(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What suits a known corpus."""
-    spec = CORPORA.get(given.get("task", TRANSLATION))
-    return {} if spec is None else spec.settings

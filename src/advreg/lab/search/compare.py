@@ -24,6 +24,7 @@ from advreg.lab.search.compare_record import Pair, Progress, check_same, compare
 from advreg.lab.search.compare_settings import CompareSettings
 from advreg.lab.search.evidence import RunOutcome
 from advreg.lab.search.halving import rungs
+from advreg.lab.search.item_scores import scores_in_draws
 from advreg.lab.search.jobs import Environment
 from advreg.lab.search.planning import Contest, PlannedRun, Planner
 from advreg.lab.search.pool import Job, JobResult, Remaining, Runner, Watcher
@@ -54,7 +55,7 @@ class Comparison:
         resample: gives the scores of a run in resamples of the test set.
     """
 
-    def __init__(self, planner: Planner, resample: Resample = lambda folder, record: None) -> None:
+    def __init__(self, planner: Planner, resample: Resample = scores_in_draws) -> None:
         self.planner, self.settings, self.folder = planner, planner.settings, planner.folder
         self.progress = Progress(self._contests(self.settings.methods), Environment())
         self._resample = resample
@@ -69,7 +70,7 @@ class Comparison:
         settings: CompareSettings,
         folder: Path,
         notice: Callable[[str], None] = lambda _: None,
-        resample: Resample = lambda folder, record: None,
+        resample: Resample = scores_in_draws,
     ) -> Comparison:
         """Load the data, check every run that is planned, and read what an earlier comparison left
         in the folder. Nothing is written yet.
@@ -192,12 +193,12 @@ class Comparison:
     def _affordable(self, runs: Sequence[PlannedRun]) -> bool:
         """Whether the budget allows further runs; finished ones are free."""
         left = [run for run in runs if run.settled() is None]
-        if self.settings.budget is None or not left:
+        if self.settings.limit is None or not left:
             return True
         elapsed = time.monotonic() - self._started
         rate = elapsed / self._spent_cost if self._spent_cost else 0.0
         seconds = self.progress.spent_before + elapsed + rate * sum(run.cost for run in left)
-        return self.settings.budget.allows(seconds, len(self.progress.outcomes) + len(left))
+        return self.settings.limit.allows(seconds, len(self.progress.outcomes) + len(left))
 
     def record(self, status: Status) -> CompareRecord:
         """The record of everything known so far."""

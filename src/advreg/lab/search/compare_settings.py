@@ -4,73 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.runs.bases import (
-    AnySettings,
-    ConfigFile,
-    read_bases,
-    read_config,
-    read_seeds,
-    shown,
-    split,
-    varied,
-)
+from advreg.core.checks import check_whole
+from advreg.core.options import Given, Options, option
+from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
-from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.lab.runs.settings import Settings, SettingsError
 from advreg.lab.search.budget import Budget
 from advreg.lab.search.grids import Grid, Point, default_grid, read_grid
 
 SEARCH_SEED = 0
 DEFAULT_SEEDS, DEFAULT_MOST_SEEDS = 3, 20
-_OWN_KINDS: dict[str, type] = {
-    "candidates": int,
-    "budget": str,
-    "max_seeds": int,
-    "alpha": float,
-    "controls": bool,
-    "reference": str,
-    "keep_models": bool,
-}
+
+
+def _check_budget(name: str, value: str) -> None:
+    Budget.parse(value)
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be between 0 and 1, both excluded, got {value}")
 
 
 @dataclass(frozen=True)
-class CompareSettings:
+class CompareSettings(Settings):
     """Everything that decides what ``advreg compare`` computes.
 
     Args:
         bases: by task, what its runs share; methods and seeds are the same for all.
         grid: what is tuned.
-        candidates: tried per method and task; below 2 nothing is tuned.
-        max_seeds: seeds are added until every verdict is reached, up to this number; 0: the seeds
-            that are given and no others.
-        budget: where it ends no seeds are added; none: unlimited.
-        alpha: error rate of all verdicts together.
-        controls: also train Standard as long as the method that leads the tuning, and with averaged
-            weights.
-        reference: the method that the others are compared with; standard, or the first one.
-        keep_models: leave models and checkpoints of all runs.
     """
 
     bases: Mapping[str, AnySettings]
     grid: Grid
-    candidates: int = 8
-    max_seeds: int = 0
-    budget: Budget | None = None
-    alpha: float = 0.05
-    controls: bool = True
-    reference: str = ""
-    keep_models: bool = False
+    candidates: int = option(
+        8,
+        "settings tried per method and task; below 2 nothing is tuned",
+        check=partial(check_whole, least=0),
+    )
+    budget: str | None = option(
+        None,
+        "add seeds until all is decided or this is spent: a time (2h) or a number of runs (40)",
+        check=_check_budget,
+    )
+    max_seeds: int = option(
+        0,
+        "seeds are added up to this number; 0: no seeds but the given ones",
+        check=partial(check_whole, least=0),
+    )
+    alpha: float = option(0.05, "error rate of all verdicts together", check=_check_rate)
+    controls: bool = option(True, "also train Standard longer and with averaged weights")
+    reference: str = option(
+        "", "method that the others are compared with; standard, or the first one"
+    )
+    keep_models: bool = option(False, "leave models and checkpoints of all runs")
 
     def __post_init__(self) -> None:
-        if self.candidates < 0:
-            raise SettingsError(f"candidates must be 0 or more, got {self.candidates}")
-        if not 0 < self.alpha < 1:
-            raise SettingsError(f"alpha must be between 0 and 1, both excluded, got {self.alpha}")
         if not self.reference:
             standard = "standard" in self.methods
             object.__setattr__(self, "reference", "standard" if standard else self.methods[0])
+        super().__post_init__()
         if self.reference not in self.methods:
             raise SettingsError(
                 f"reference must be one of {', '.join(self.methods)}, got '{self.reference}'"
@@ -78,7 +74,7 @@ class CompareSettings:
         for task in self.tasks:
             for method in self.methods:
                 for point in self.points(method):
-                    self.settings_for(task, method, point)  # checked as they are made
+                    self.settings_for(task, method, point)  # making them checks them
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -101,6 +97,11 @@ class CompareSettings:
         """How many seeds each method may have in the end."""
         return max(self.max_seeds, len(self.seeds))
 
+    @property
+    def limit(self) -> Budget | None:
+        """The budget; none: unlimited."""
+        return None if self.budget is None else Budget.parse(self.budget)
+
     def points(self, method: str) -> list[Point]:
         """The candidates of a method; none without tuning."""
         tuned = self.candidates > 1
@@ -112,53 +113,42 @@ class CompareSettings:
         own = {name: value for name, value in point.items() if name not in common}
         return varied(self.bases[task], method, common, own)
 
-    def shown(self, task: str) -> dict[str, Any]:
+    def shown(self, task: str) -> Options:
         """The settings of a task as the record holds them: what is not compared or known by a
         fingerprint.
         """
         return shown(self.bases[task], self.methods)
 
 
-def read_compare(
-    path: Path | None, flags: Mapping[str, Any], training: Mapping[str, Any], **own: Any
-) -> CompareSettings:
-    """Defaults, then the TOML file, then the flags; a later one wins, and what either of them fixes
-    is not tuned.
+def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -> CompareSettings:
+    """What is usual, then the TOML file, then the flags; a later one wins, and what file or flags
+    fix is not tuned.
 
-    The file is that of ``advreg train``. It may also have the fields of :class:`CompareSettings`,
-    and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
-    methods. Without one the grid is what suits the preset: for a pretrained model ``fine-tuning``,
-    or the paper's, ``understanding``.
+    The file may hold any settings of ``advreg train``, the fields of :class:`CompareSettings`, and
+    a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
+    methods. Without this table the grid is what suits the preset.
 
     Args:
         path: the TOML file.
-        flags: settings and options of methods; ``task``, ``methods`` and ``seeds`` hold several, as
-            :func:`split` and :func:`read_seeds` take them.
+        flags: settings and options of methods.
         training: fields of TrainingArguments.
         own: fields of :class:`CompareSettings`; ``None`` is not given.
     """
-    file = read_config(path, _OWN_KINDS, ["grid"])
-    values = {**file.settings, **flags}
-    values["methods"] = split(values.get("methods") or TrainSettings.methods)
-    seeds_given = values.get("seeds") is not None
-    values["seeds"] = read_seeds(values["seeds"] if seeds_given else DEFAULT_SEEDS)
-    bases = read_bases(file, values, training, usual_preset="grid" not in file.tables)
-    given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
-    if "budget" in given:
-        given["budget"] = Budget.parse(given["budget"])
-    if "budget" in given or not seeds_given:
-        given.setdefault("max_seeds", DEFAULT_MOST_SEEDS)
-    return CompareSettings(bases, _grid(next(iter(bases.values())), file, values), **given)
+    asked = read(path, {**flags, **own}, training, CompareSettings, ["grid"])
+    bases = asked.bases(seeds=DEFAULT_SEEDS)
+    adds_seeds = "budget" in asked.own or asked.settings.get("seeds") is None
+    usual = {"max_seeds": DEFAULT_MOST_SEEDS} if adds_seeds else {}
+    grid = _grid(next(iter(bases.values())), asked)
+    return CompareSettings(bases, grid, **{**usual, **asked.own})
 
 
-def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Grid:
+def _grid(base: AnySettings, asked: Asked) -> Grid:
     """What is left to tune once the fixed settings are taken out."""
-    table = file.tables.get("grid")
+    table = asked.tables.get("grid")
     grid = default_grid(base.model, base.preset) if table is None else read_grid(table)
-    twice = [*_tuned_and_set(grid, file)] if table is not None else []
-    if twice:
+    if table is not None and (twice := [*_tuned_and_set(grid, asked)]):
         raise SettingsError(
-            f"config file '{file.path}' both sets and tunes {', '.join(twice)}; remove one of the "
+            f"config file '{asked.path}' both sets and tunes {', '.join(twice)}; remove one of the "
             "two"
         )
     for name in grid.common:
@@ -167,23 +157,18 @@ def _grid(base: AnySettings, file: ConfigFile, values: Mapping[str, Any]) -> Gri
                 f"grid.{name} must be a setting of the task, but {base.task} has none of that name"
             )
     grid = Grid(grid.common, {name: grid.own(name) for name in base.methods}).without(
-        [name for name in grid.common if values.get(name) is not None], base.options
+        [name for name in grid.common if asked.settings.get(name) is not None], base.options
     )
     return Grid(grid.common, {name: own for name, own in grid.methods.items() if own})
 
 
-def _tuned_and_set(grid: Grid, file: ConfigFile) -> Iterator[str]:
-    yield from (name for name in grid.common if name in file.settings)
+def _tuned_and_set(grid: Grid, asked: Asked) -> Iterator[str]:
+    yield from (name for name in grid.common if name in asked.fixed)
     for method, own in grid.methods.items():
-        yield from (f"{method}.{name}" for name in own if name in file.options.get(method, {}))
+        yield from (f"{method}.{name}" for name in own if name in asked.options.get(method, {}))
 
 
 def choose_folder(settings: CompareSettings) -> Path:
     """The folder that was named, or one that the same command finds again."""
-    base = settings.any_base
-    named = (
-        f"runs/compare-{'-'.join(settings.tasks)}-{Path(base.model).name}"
-        if base.output is None
-        else base.output
-    )
-    return writable(Path(named))
+    base, titles = settings.any_base, [each.title for each in settings.bases.values()]
+    return writable(Path(base.output or f"runs/compare-{'-'.join(titles)}-{Path(base.model).name}"))

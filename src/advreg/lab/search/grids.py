@@ -7,38 +7,33 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from advreg.lab.kinds.models import SCRATCH
-from advreg.lab.runs.settings import SettingsError, TrainSettings
+from advreg.core.checks import suggest
+from advreg.core.options import options_of
+from advreg.lab.kinds import SCRATCH
+from advreg.lab.runs.bases import KINDS
+from advreg.lab.runs.settings import SettingsError, settings_errors
 from advreg.lab.runs.translation_settings import MODELS as TRANSLATORS
-from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create, describe, registry
-from advreg.methods.base import by_part, suggest
-from advreg.methods.coerce import coerce
+from advreg.methods.base import by_part
 
 Values = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]
 
-TUNABLE = (
-    *("learning_rate", "epochs", "batch_size", "encoder_dropout", "head_dropout", "warmup"),
-    *("model_dropout", "label_smoothing", "update_tokens", "warmup_steps", "weight_decay"),
-)
-"""Settings that every method has and that may be tuned: of any task, of understanding, and of
-translation.
-"""
+TUNABLE = {
+    each.name: each for kind in KINDS for each in options_of(kind) if each.about.get("tunes")
+}
+"""Settings that every method has and that may be tuned, by name."""
 
 # By family of tasks; the methods' own options are in their MethodInfo.tune. "understanding" is Zuo
-# et
-# al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is from
-# the
-# grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls from 0.1 to
-# 1
-# made no difference in our study; FreeLB learns CoLA in one of 0.02, and nothing in one of 0.1
-# (docs/results). "small" is for the small model, which starts from nothing: other rates suit it,
-# and a
-# ball that moves its predictions. The paper tunes nothing on translation: around its settings.
+# et al. 2021, appendix on natural language understanding, which tunes λ of no method; R3F's λ is
+# from the grid of Aghajanyan et al. 2020. "fine-tuning" is around the preset of this name: balls
+# from 0.1 to 1 made no difference in our study; FreeLB learns CoLA with a radius of 0.02, and
+# nothing with 0.1 (docs/results). "small" is for the small model, which is trained from scratch:
+# other rates suit it, and a ball that moves its predictions. The paper tunes nothing on
+# translation: around its settings.
 _COMMON: Mapping[str, Values] = {
     "understanding": {
         "learning_rate": [5e-5, 8e-5, 1e-4, 2e-4],
@@ -104,7 +99,7 @@ class Grid:
         )
 
     def own(self, method: str) -> Values:
-        """Values of a method's own options; a sum of methods has those of its parts."""
+        """Values of a method's own options; a sum of methods has the options of its parts."""
         given = self.methods.get(method)
         return by_part(method, lambda part: self.methods.get(part, {})) if given is None else given
 
@@ -160,21 +155,21 @@ def read_grid(table: Mapping[str, Any]) -> Grid:
         if not isinstance(value, Mapping):
             raise SettingsError(f"grid.{name} must be a table, [grid.{name}], got {value!r}")
     common = {name: value for name, value in table.items() if name not in registry}
-    Grid(common, own)  # names and lists are checked before values are read as what they should be
-    hints = get_type_hints(TranslationSettings) | get_type_hints(TrainSettings)
-    return Grid(
-        {
-            name: [coerce(f"grid.{name}", value, hints[name]) for value in values]
-            for name, values in common.items()
-        },
-        {
-            method: {
-                name: [create(method, **{name: v}).options()[name] for v in values]
-                for name, values in each.items()
-            }
-            for method, each in own.items()
-        },
-    )
+    Grid(common, own)  # refuses unknown names before values are read by their types
+    with settings_errors():
+        return Grid(
+            {
+                name: [replace(TUNABLE[name], name=f"grid.{name}").value(value) for value in values]
+                for name, values in common.items()
+            },
+            {
+                method: {
+                    name: [create(method, **{name: v}).options()[name] for v in values]
+                    for name, values in each.items()
+                }
+                for method, each in own.items()
+            },
+        )
 
 
 def _check_values(where: str, values: Any) -> None:
@@ -188,8 +183,8 @@ def _spread(values: Values, seed: str, first: int) -> list[Point]:
     """All points in a random order, the ``first`` of them spread: each has the values that were
     used least before it.
 
-    Of a setting with n values the first n points have n different ones, whatever else is in the
-    grid.
+    The first n points have n different values of a setting with n values, whatever else the grid
+    holds.
     """
     left = list(itertools.product(*(range(len(each)) for each in values.values())))
     random.Random(seed).shuffle(left)

@@ -18,7 +18,7 @@ import torch
 
 from advreg.hf.checkpoint.manifest import STAGING
 from advreg.hf.guards.nonfinite import NonFiniteLossError
-from advreg.lab.kinds.fine_tuning import quiet_libraries
+from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.runs.bases import AnySettings
 from advreg.lab.runs.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.lab.runs.workloads import Workload, load_workload, source_of

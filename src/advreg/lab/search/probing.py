@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from advreg.core.checks import check_choice, check_positive, check_share, check_whole
 from advreg.core.progress import Progress, counting
 from advreg.hf.data import Limits
-from advreg.lab.kinds.encode import encode, longest_input, padding_collator
-from advreg.lab.kinds.features import Pooling, frozen_features
+from advreg.lab.kinds.classification.encode import encode, longest_input, padding_collator
+from advreg.lab.kinds.classification.features import Pooling, frozen_features
+from advreg.lab.kinds.classification.metrics import scorer
+from advreg.lab.kinds.classification.tasks import find_task, main_score
+from advreg.lab.kinds.classification.textdata import Example, TextData
+from advreg.lab.kinds.classification.understanding import load_task
 from advreg.lab.kinds.models import load_any, load_tokenizer
-from advreg.lab.tasks.metrics import scorer
-from advreg.lab.tasks.textdata import Example, TextData
-from advreg.lab.tasks.understanding import find_task, load_task, main_score
 from advreg.records import run as records
 from advreg.records.probe import ProbeResult
 
@@ -37,7 +38,7 @@ class ProbeSettings:
     Args:
         encoders: folders of runs (with a record and a model), folders of models, or names of
             models.
-        tasks: names of tasks; see :data:`advreg.lab.tasks.understanding.TASKS`.
+        tasks: names of tasks; see :data:`advreg.lab.kinds.classification.understanding.TASKS`.
         data: the folder of the data; the hub without it.
         seeds: heads per encoder and task.
         epochs, batch_size, learning_rate, dropout: of fitting a head.

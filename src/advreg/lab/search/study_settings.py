@@ -1,30 +1,22 @@
-"""What ``advreg study`` is asked to do: a method, what is varied of it, and the baselines beside
-it.
-"""
+"""Settings of a study: a method, what is varied of it, and the baselines next to it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from advreg.lab.runs.bases import AnySettings, read_bases, read_config, read_seeds, split, varied
+from advreg.core.checks import suggest
+from advreg.core.options import Given, Options, option, options_of
+from advreg.lab.runs.bases import AnySettings, read, read_toml, split, varied
 from advreg.lab.runs.plans import run_facts, writable
-from advreg.lab.runs.settings import SettingsError, read_toml
-from advreg.lab.search.grids import TUNABLE
+from advreg.lab.runs.settings import Settings, SettingsError
 from advreg.methods import create, describe, registry
-from advreg.methods.base import suggest
-from advreg.methods.coerce import coerce
 
 DEFAULT_GRID = Path(__file__).with_name("study.toml")
 DEFAULT = "default"
-_FURTHER = (
-    "site",
-    "neighbour_embeddings",
-)  # settings that may be varied, though they are not tuned
-_OWN_KINDS: dict[str, type] = {"baselines": list, "keep_models": bool}
 _GRID, _STUDIES, _TITLE, _POINTS, _LABEL = "grid", "studies", "title", "points", "label"
 
 
@@ -33,7 +25,7 @@ class PointSpec:
     """One point of a study: what stands below it, and what is set."""
 
     label: str
-    changes: Mapping[str, Any]
+    changes: Given
 
 
 @dataclass(frozen=True)
@@ -58,38 +50,36 @@ class Variant:
 
     name: str
     method: str
-    changes: Mapping[str, Any]
+    changes: Given
     settings: AnySettings
 
 
 @dataclass(frozen=True)
-class StudySettings:
+class StudySettings(Settings):
     """Everything that decides what ``advreg study`` computes.
 
     Args:
         base: what all runs share; its methods are the one that is studied and the baselines.
-        method: the one that is studied.
         studies: what is varied.
-        keep_models: leave models and checkpoints.
     """
 
     base: AnySettings
-    method: str
     studies: tuple[StudySpec, ...]
-    keep_models: bool = False
+    method: str = option("arch", "method to study")
+    baselines: tuple[str, ...] = option(
+        ("smart", "standard"), "methods drawn as lines: a,b; or none"
+    )
+    keep_models: bool = option(False, "leave models and checkpoints of all runs")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for study in self.studies:
             for point in study.points:
-                self.variant(self.method, point.changes)  # checked as they are made
+                self.variant(self.method, point.changes)  # making them checks them
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return self.base.seeds
-
-    @property
-    def baselines(self) -> tuple[str, ...]:
-        return tuple(name for name in self.base.methods if name != self.method)
 
     def variants(self) -> dict[str, Variant]:
         """Every different setting that is needed, by name: of the baselines, and of the points of
@@ -103,8 +93,8 @@ class StudySettings:
         ]
         return {variant.name: variant for variant in found}
 
-    def variant(self, method: str, changes: Mapping[str, Any]) -> Variant:
-        """The settings of a point; those that come to the same are one."""
+    def variant(self, method: str, changes: Given) -> Variant:
+        """The settings of a point; points with the same effective settings are one."""
         usual = self._effective(self.base, method)
         asked = self._effective(self._varied(method, changes), method)
         differing = {name: asked[name] for name in asked if asked[name] != usual[name]}
@@ -114,18 +104,17 @@ class StudySettings:
         folder = re.sub(r"[^\w.,=+-]+", "_", told)
         return Variant(f"{method}/{folder}", method, differing, self._varied(method, differing))
 
-    def _varied(self, method: str, changes: Mapping[str, Any]) -> AnySettings:
+    def _varied(self, method: str, changes: Given) -> AnySettings:
         known = {option.name for option in describe(method)}
         own = {name: value for name, value in changes.items() if name in known}
         common = {name: value for name, value in changes.items() if name not in known}
         return varied(self.base, method, common, own)
 
-    def _effective(self, settings: AnySettings, method: str) -> dict[str, Any]:
-        """All that a run depends on; a refresh that comes after the last epoch is as good as
-        none.
-        """
+    def _effective(self, settings: AnySettings, method: str) -> Options:
+        """The effective settings of a run; a refresh after the last epoch has no effect."""
         facts = run_facts(settings, "", method, 0)
         options = dict(facts.pop("options"))
+        del facts["settings"]
         every = options.get("refresh_every")
         if every is not None and every >= settings.epochs:
             options["refresh_every"] = None
@@ -158,11 +147,11 @@ def read_study(
     config: Path | None,
     grid: Path | None,
     names: Sequence[str],
-    flags: Mapping[str, Any],
-    training: Mapping[str, Any],
+    flags: Given,
+    training: Given,
     **own: Any,
 ) -> StudySettings:
-    """Defaults, then the config file (that of ``advreg train``), then the flags; a later one wins.
+    """Defaults, then the config file, then the flags; a later one wins.
 
     Args:
         config: TOML file with any of the settings, ``baselines``, ``keep_models``, and a table
@@ -173,38 +162,36 @@ def read_study(
         training: fields of TrainingArguments.
         own: ``method``, ``baselines``, ``keep_models``; ``None`` is not given.
     """
-    file = read_config(config, _OWN_KINDS, [_GRID])
-    given = {**file.own, **{name: value for name, value in own.items() if value is not None}}
-    method = given.pop("method", "arch")
+    asked = read(config, {**flags, **own}, training, StudySettings, [_GRID])
+    method = asked.own.get("method", StudySettings.method)
     if method not in registry:
         raise SettingsError(registry.unknown(method))
     method = registry.canonical(method)
-    baselines = [
-        name for name in split(given.pop("baselines", ["smart", "standard"])) if name != method
-    ]
-    values = {**file.settings, **flags, "methods": [method, *baselines]}
-    values["seeds"] = read_seeds(values.get("seeds", 3))
-    bases = read_bases(file, values, training, usual_preset=True)
-    if len(bases) > 1:
+    named = split(asked.own.get("baselines", StudySettings.baselines))
+    baselines = [name for name in named if name not in (method, "none")]
+    settings = {**asked.settings, "methods": [method, *baselines]}
+    if len(asked.tasks) > 1:
         raise SettingsError(
-            f"task must be one for a study, got {', '.join(bases)}; make a study of each"
+            f"task must be one for a study, got {', '.join(asked.tasks)}; make a study of each"
         )
-    (base,) = bases.values()
-    if grid is None and _GRID in file.tables:
-        tables, source = file.tables[_GRID], f"grid of '{config}'"
+    (base,) = replace(asked, settings=settings).bases(seeds=3).values()
+    if grid is None and _GRID in asked.tables:
+        tables, source = asked.tables[_GRID], f"grid of '{config}'"
     else:
         tables, source = read_toml(grid or DEFAULT_GRID), f"grid '{grid or DEFAULT_GRID}'"
-    return StudySettings(base, method, read_grid(tables, source, names, base, method), **given)
+    studies = read_grid(tables, source, names, base, method)
+    keep_models = asked.own.get("keep_models", False)
+    return StudySettings(base, studies, method, tuple(baselines), keep_models)
 
 
 def read_grid(
-    content: Mapping[str, Any], source: str, names: Sequence[str], base: AnySettings, method: str
+    content: Given, source: str, names: Sequence[str], base: AnySettings, method: str
 ) -> tuple[StudySpec, ...]:
     """The studies of a grid, each of its points checked and its values read as what the method
     takes.
 
     Args:
-        content: a table for each study, and perhaps ``studies``, the usual ones.
+        content: a table for each study, and optionally ``studies``, the default selection.
         source: what it is called in errors.
         names: studies to make.
         base: settings that the points change.
@@ -230,7 +217,7 @@ def read_grid(
     return tuple(_study(name, tables[name], base, method) for name in chosen)
 
 
-def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) -> StudySpec:
+def _study(name: str, table: Given, base: AnySettings, method: str) -> StudySpec:
     title, further = table.get(_TITLE, name), table.get(_POINTS, [])
     if not isinstance(title, str):
         raise SettingsError(f"study {name}: {_TITLE} must be a text, got {title!r}")
@@ -242,14 +229,14 @@ def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) 
             f"{further!r}"
         )
     points: list[PointSpec] = []
-    for option, values in table.items():
-        if option in (_TITLE, _POINTS):
+    for entry, values in table.items():
+        if entry in (_TITLE, _POINTS):
             continue
         if not isinstance(values, list) or not values:
             raise SettingsError(
-                f"study {name}: {option} must be a list of values, at least one, got {values!r}"
+                f"study {name}: {entry} must be a list of values, at least one, got {values!r}"
             )
-        points += [_point(name, {option: value}, base, method) for value in values]
+        points += [_point(name, {entry: value}, base, method) for value in values]
     points += [_point(name, point, base, method) for point in further]
     labels = [point.label for point in points]
     if not points or len(set(labels)) < len(labels):
@@ -259,7 +246,7 @@ def _study(name: str, table: Mapping[str, Any], base: AnySettings, method: str) 
     return StudySpec(name, title, tuple(points))
 
 
-def _point(study: str, table: Mapping[str, Any], base: AnySettings, method: str) -> PointSpec:
+def _point(study: str, table: Given, base: AnySettings, method: str) -> PointSpec:
     changes = {
         name: _read(study, name, value, base, method)
         for name, value in table.items()
@@ -274,11 +261,12 @@ def _point(study: str, table: Mapping[str, Any], base: AnySettings, method: str)
 def _read(study: str, name: str, value: Any, base: AnySettings, method: str) -> Any:
     """A value as the method's option or the setting takes it."""
     options = [option.name for option in describe(method)]
-    settings = [known for known in (*_FURTHER, *TUNABLE) if hasattr(base, known)]
+    told = {each.name: each for each in options_of(type(base))}
+    settings = {n: e for n, e in told.items() if e.about.get("tunes") or e.about.get("varies")}
     if name in options:
         return create(method, **{name: value}).options()[name]
     if name in settings:
-        return coerce(name, value, get_type_hints(type(base))[name])
+        return settings[name].value(value)
     raise SettingsError(
         f"study {study} has the unknown option '{name}'{suggest(name, [*options, *settings])}; "
         f"{method} has "
@@ -311,7 +299,4 @@ def write_grid(path: Path) -> None:
 def choose_folder(settings: StudySettings) -> Path:
     """The folder that was named, or one that the same command finds again."""
     base = settings.base
-    named = (
-        f"runs/study-{base.task}-{Path(base.model).name}" if base.output is None else base.output
-    )
-    return writable(Path(named))
+    return writable(Path(base.output or f"runs/study-{base.title}-{Path(base.model).name}"))

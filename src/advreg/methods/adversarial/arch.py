@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from advreg.core.checks import check_count, check_share
 from advreg.core.schedule import Clock
 from advreg.memory.cache import CacheDtype
 from advreg.memory.neighbours import Borrowing, NeighbourChoice, NeighbourScope
@@ -75,9 +76,11 @@ class Arch(StorageOptions, FuseOptions, AscentOptions):
     refresh_every: int | None = option(
         15, "T_c, epochs between two refreshes of the cache; none: once, at epoch 0"
     )
-    ema: float = option(0.01, "α, weight of the old perturbation at a refresh")
+    ema: float = option(0.01, "α, weight of the old perturbation at a refresh", check=check_share)
     cache_fraction: float = option(0.1, "p, share of the samples whose perturbation is cached")
-    neighbours: int = option(1, "K, neighbours averaged for a sample that is not cached")
+    neighbours: int = option(
+        1, "K, neighbours averaged for a sample that is not cached", check=check_count
+    )
     neighbour_choice: NeighbourChoice = option(
         "nearest", "nearest by cosine similarity, or random (the ablation)"
     )
@@ -130,7 +133,7 @@ class Arch(StorageOptions, FuseOptions, AscentOptions):
             "delta_norm": delta.sentence_norm().mean(),
             "cache_staleness": float(epoch - schedule.last(epoch)),
         }
-        return self.compared(view, batch, clean.logits, perturbed, step, measures)
+        return self.compared(view, batch, clean.logits, perturbed, measures)
 
     def passes(self) -> Passes:
         often = 1 / self.refresh_every if self.refresh_every else 0.0

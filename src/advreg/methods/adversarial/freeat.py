@@ -5,14 +5,14 @@ weights.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from advreg.core.ascent import Ascent, StepRule
+from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, Norm, Scope
-from advreg.core.checks import check_choice, check_whole
+from advreg.core.checks import check_count, check_share
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Onset
 from advreg.methods.base import (
@@ -70,29 +70,21 @@ class FreeAT(Method):
         True
     """
 
-    replays: int = option(3, "m, how often each batch is replayed")
+    replays: int = option(3, "m, how often each batch is replayed", check=check_count)
     radius: float = option(0.01, "ε, radius of the ball the perturbation stays in")
     norm: Norm = option("linf", "norm of the ball: l2 or linf")
     scope: Scope = option("token", "what the ball measures: the sample or each token")
     step_size: float = option(0.01, "η, size of a step of δ")
-    step_rule: StepRule = option("sign", "step along the sign of g, or g/‖g‖ (normalised)")
+    step_rule: Literal["sign", "normalised"] = option(
+        "sign", "step along the sign of g, or g/‖g‖ (normalised)"
+    )
     dropout: Dropout = option("fresh", "dropout masks of the replays: fresh, shared or off")
-    start_at: float = option(0.0, START_AT)
+    start_at: float = option(0.0, START_AT, check=check_share)
     _held: list[tuple[Batch, Perturbation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole("replays", self.replays, least=1)
-        if self.step_rule == "gradient":
-            raise ValueError(
-                "step_rule must be sign or normalised for freeat, got 'gradient': its gradient is "
-                "scaled"
-            )
-        check_choice("dropout", self.dropout, get_args(Dropout))
-        (
-            self.ball,
-            self.ascent,
-            Onset(self.start_at),
-        )  # built once to refuse bad values here and not in training
+        super().__post_init__()
+        _ = self.ball, self.ascent  # refuse bad values before training
 
     @property
     def ball(self) -> Ball:

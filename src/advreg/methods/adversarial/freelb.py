@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 
 from advreg.core.ascent import Ascent
 from advreg.core.ball import Ball, uniform_noise
-from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Onset
 from advreg.methods.base import (
@@ -58,7 +57,8 @@ class FreeLB(Method):
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = FreeLB(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = FreeLB(radius=0.3, ascent_steps=1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> report.penalty is None
         True
     """
@@ -66,20 +66,17 @@ class FreeLB(Method):
     radius: float = option(0.1, "ε, radius of the l2 ball of a sentence")
     ascent_steps: int = option(2, "S, gradient-ascent steps; 1+S points are trained on")
     step_size: float = option(0.1, "η, size of an ascent step, along the normalised gradient")
-    start_scale: float = option(0.05, "magnitude of the start U(−1, 1)·magnitude/√(L·D)")
+    start_scale: float = option(
+        0.05, "magnitude of the start U(−1, 1)·magnitude/√(L·D)", check=check_not_negative
+    )
     dropout: Dropout = option(
         "shared", "dropout masks of the passes of a step: shared, fresh or off"
     )
-    start_at: float = option(0.0, START_AT)
+    start_at: float = option(0.0, START_AT, check=check_share)
 
     def __post_init__(self) -> None:
-        (
-            self.ball,
-            self.ascent,
-            Onset(self.start_at),
-        )  # built once to refuse bad values here and not in training
-        check_not_negative("start_scale", self.start_scale)
-        check_choice("dropout", self.dropout, get_args(Dropout))
+        super().__post_init__()
+        _ = self.ball, self.ascent  # refuse bad values before training
 
     @property
     def ball(self) -> Ball:

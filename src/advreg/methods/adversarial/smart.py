@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from advreg.core.checks import check_not_negative
+from advreg.core.checks import check_not_negative, check_share
 from advreg.core.divergence import Divergence
-from advreg.memory.weight_average import WeightAverage
+from advreg.memory.averages import WeightAverage
 from advreg.methods.base import (
     Batch,
     Constraint,
@@ -54,7 +54,8 @@ class Smart(AscentOptions):
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = Smart(radius=0.3, ascent_steps=1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = Smart(radius=0.3, ascent_steps=1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> bool(report.penalty > 0)
         True
     """
@@ -62,17 +63,18 @@ class Smart(AscentOptions):
     divergence: Divergence = option(
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
     )
-    proximal_weight: float = option(0.0, "μ, weight of the Bregman proximal term; 0 turns it off")
-    proximal_momentum: float = option(
-        0.99, "β, weight of the past in the moving average of the weights"
+    proximal_weight: float = option(
+        0.0, "μ, weight of the Bregman proximal term; 0 turns it off", check=check_not_negative
     )
-    memory: WeightAverage | None = field(init=False, repr=False, compare=False)
+    proximal_momentum: float = option(
+        0.99, "β, weight of the past in the moving average of the weights", check=check_share
+    )
+    memory: WeightAverage | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative("proximal_weight", self.proximal_weight)
-        average = WeightAverage(self.proximal_momentum)  # refuses bad values before training
-        self.memory = average if self.proximal_weight > 0 else None
+        if self.proximal_weight > 0:
+            self.memory = WeightAverage(self.proximal_momentum)
 
     def constraints(self) -> Sequence[Constraint]:
         if self.memory is None:
@@ -84,7 +86,7 @@ class Smart(AscentOptions):
         delta = self.worst_case(view, batch, clean.logits)
         perturbed = view.bare_logits(batch, delta)
         norm = {"delta_norm": delta.sentence_norm().mean()}
-        found = self.compared(view, batch, clean.logits, perturbed, step, norm)
+        found = self.compared(view, batch, clean.logits, perturbed, norm)
         if self.memory is None:
             return found
         past = view.averaged(batch, self.memory.read(view.parameters()))

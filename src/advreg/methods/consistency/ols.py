@@ -11,11 +11,10 @@ from torch import Tensor
 
 from advreg.core.divergence import kl
 from advreg.core.sketch import WHOLE_AT_MOST, log_of
-from advreg.memory.class_targets import ClassTargets
+from advreg.memory.averages import ClassTargets
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     UnsupportedError,
     register,
@@ -45,8 +44,8 @@ class OLS(TargetOptions):
 
     Reference: Zhang et al., *Delving Deep into Label Smoothing*, 2020.
 
-    Differs from the authors' code: the loss is CE + λ KL, theirs ½ CE + ½ CE(s_y), which is
-    ``weight=1, normalise=True`` up to the entropy of s_y, a constant.
+    Differs from the authors' code: the loss is CE + λ KL, theirs ½ CE + ½ CE(s_y), which is half
+    of ``weight=1`` up to the entropy of s_y, a constant.
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
@@ -71,7 +70,7 @@ class OLS(TargetOptions):
             moved = kl(log_of(targets), rows).masked_fill(~mask | (targets.sum(-1) == 0), 0.0)
             value = moved.sum() / view.items(batch)
         self.memory.write(rows.detach(), labels, mask)
-        return self.towards_target(value, step)
+        return Penalty(value)
 
     def _require_classes(self, view: ModelView, logits: Tensor, batch: Batch) -> None:
         kind, outputs = view.prediction(logits, batch), logits.shape[-1]
@@ -91,6 +90,3 @@ class OLS(TargetOptions):
                 "start one, or use rdrop "
                 "or simcut"
             )
-
-    def passes(self) -> Passes:
-        return Passes(1, 1)

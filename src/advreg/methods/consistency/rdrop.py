@@ -9,7 +9,6 @@ from advreg.methods.base import (
     Batch,
     Dropout,
     ModelView,
-    Passes,
     Step,
     UnsupportedError,
     option,
@@ -63,7 +62,7 @@ class RDrop(FuseOptions):
         self._require_dropout(view)
         second = self.beside(clean, None, self.both_losses)
         value = view.divergence(clean.logits, second, batch, "symmetric_kl") / view.items(batch)
-        return Penalty(value, self.weight_at(step.clock))
+        return Penalty(value)
 
     def _require_dropout(self, view: ModelView) -> None:
         """Refuse a model without dropout, whose two passes would be the same. Checked once."""
@@ -78,6 +77,3 @@ class RDrop(FuseOptions):
                 "simcut or r3f, which need none"
             )
         self._has_dropout = True
-
-    def passes(self) -> Passes:
-        return Passes(2, 1)

@@ -13,7 +13,6 @@ from advreg.core.perturbation import Cut
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     option,
     register,
@@ -60,17 +59,15 @@ class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
         True
     """
 
-    cut: float = option(0.05, "p, probability that a token's embedding is set to 0")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("cut", self.cut)
+    cut: float = option(
+        0.05, "p, probability that a token's embedding is set to 0", check=check_share
+    )
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         causal = view.is_causal()
         cut = Cut({stream: self.draw(mask, causal) for stream, mask in view.masks(batch).items()})
         perturbed = self.beside(clean, cut)
-        return self.compared(view, batch, clean.logits, perturbed, step)
+        return self.compared(view, batch, clean.logits, perturbed)
 
     def draw(self, mask: Tensor, spare_first: bool = False) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one
@@ -88,6 +85,3 @@ class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
         if spare_first:
             spared |= place == 1
         return (drawn < 2 * self.cut - 1) & mask & ~spared
-
-    def passes(self) -> Passes:
-        return Passes(2, 1)

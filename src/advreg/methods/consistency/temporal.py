@@ -5,18 +5,16 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
+from functools import partial
 
-import torch
 from torch import Tensor
 
-from advreg.core.checks import check_choice, check_share, check_whole
-from advreg.core.sketch import Kind, Parts, Sketch, sketch_for
-from advreg.memory.predictions import Found, PredictionMemory, PredictionRows
+from advreg.core.checks import check_count
+from advreg.core.sketch import Kind, sketch_for
+from advreg.memory.predictions import PredictionMemory
 from advreg.methods.base import (
     Batch,
     ModelView,
-    Passes,
     Step,
     option,
     register,
@@ -43,8 +41,7 @@ from advreg.methods.regulariser import CleanPass, Penalty
 class Temporal(StorageOptions, TargetOptions):
     """Keep each prediction close to the sample's previous one, which a cache holds.
 
-    L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i), or a q_i + (1 − a) f(x_i); regression: λ · (q_i
-    − f(x_i))².
+    L(θ) + λ · KL(q_i ‖ f(x_i)),  then q_i ← f(x_i); regression: λ · (q_i − f(x_i))².
 
     q_i is a constant: the prediction of the training pass one epoch earlier. The first epoch has
     none and is standard training. For a vocabulary, the cache holds a sketch of q_i. A sample that
@@ -55,9 +52,9 @@ class Temporal(StorageOptions, TargetOptions):
     Ensembling for Semi-Supervised Learning*, 2017.
 
     Differs from the authors' code: the loss is CE + λ KL with a constant λ, theirs (1 − α) CE + α
-    KL with α rising (``normalise=True, ramp="share"``, λ = α / (1 − α)); predictions are found by
-    sample id, and come from the training pass, with dropout; temporal ensembling takes the squared
-    error of probabilities, and corrects an average for its start.
+    KL with α rising; predictions are found by sample id, and come from the training pass, with
+    dropout; temporal ensembling takes the squared error of probabilities, to an average of all
+    earlier epochs.
 
     Example:
         >>> from advreg import prepare
@@ -67,35 +64,24 @@ class Temporal(StorageOptions, TargetOptions):
         True
     """
 
-    ensemble: float = option(
-        0.0, "a, weight of the earlier predictions in the cached one; whole predictions only"
-    )
     sketch: Kind = option(
         "auto",
         "form of the cached prediction: whole; lumped: the likeliest entries and the mass of the "
         "rest; drawn: these "
         "and a sample of the rest; auto: whole up to 512 outputs, else lumped",
     )
-    top: int = option(8, "k, likeliest entries in a sketch")
-    draws: int = option(4, "m, entries drawn from the rest in a drawn sketch")
+    top: int = option(8, "k, likeliest entries in a sketch", check=check_count)
+    draws: int = option(4, "m, entries drawn from the rest in a drawn sketch", check=check_count)
     memory: PredictionMemory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.memory = PredictionMemory(storage=self.storage)
-        check_choice("sketch", self.sketch, get_args(Kind))
-        check_share("ensemble", self.ensemble)
-        check_whole("top", self.top, least=1)
-        check_whole("draws", self.draws, least=1)
-        if self.ensemble > 0 and self.sketch in ("lumped", "drawn"):
-            raise ValueError(
-                f"ensemble must be 0 with sketch='{self.sketch}', got {self.ensemble}: "
-                f"{_NO_ENSEMBLE}"
-            )
+        form = partial(sketch_for, self.sketch, top=self.top, draws=self.draws)
+        self.memory = PredictionMemory(form, storage=self.storage)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         logits = clean.logits
-        sketch = self._sketch_of(view, logits, batch)
+        sketch = self.memory.form(view.prediction(logits, batch), logits.shape[-1])
         store = self.memory.open(sketch.fields)
         labels, mask = view.targets(batch)
         found = store.find(self._ids(view, batch, logits), labels, mask)
@@ -104,12 +90,13 @@ class Temporal(StorageOptions, TargetOptions):
         if self.weight_at(step.clock) > 0:
             moved = sketch.divergence(kept, rows).masked_fill(~found.known_items, 0.0)
             value = moved.sum() / view.items(batch)
-        self._remember(store, sketch, found, kept, rows.detach())
+        uniforms = store.uniforms(found, self.memory.seed, sketch.draws)
+        store.write(found, sketch.encode(rows.detach(), uniforms))
         measures = {
             "cache_hits": found.known.float().mean(),
             "cache_changed": found.changed.float().sum(),
         }
-        return self.towards_target(value, step, measures)
+        return Penalty(value, measures)
 
     def _ids(self, view: ModelView, batch: Batch, logits: Tensor) -> Tensor:
         """Sample ids, one for each row."""
@@ -121,34 +108,3 @@ class Temporal(StorageOptions, TargetOptions):
                 "packing off"
             )
         return ids
-
-    def _sketch_of(self, view: ModelView, logits: Tensor, batch: Batch) -> Sketch:
-        """The form in which these predictions are cached."""
-        prediction, outputs = view.prediction(logits, batch), logits.shape[-1]
-        sketch = sketch_for(self.sketch, prediction, outputs, self.top, self.draws)
-        if self.ensemble > 0 and not sketch.blends:
-            raise ValueError(
-                f"ensemble must be 0 for {outputs} outputs, got {self.ensemble}: {_NO_ENSEMBLE}"
-            )
-        return sketch
-
-    def _remember(
-        self, store: PredictionRows, sketch: Sketch, found: Found, kept: Parts, rows: Tensor
-    ) -> None:
-        """Cache these predictions for the next visit."""
-        fresh = sketch.encode(rows, self.memory.uniforms(found, sketch.draws))
-        if self.ensemble > 0:
-            known = found.known_items[:, None]
-            fresh = {
-                name: torch.where(
-                    known, value.lerp(kept[name].to(value.dtype), self.ensemble), value
-                )
-                for name, value in fresh.items()
-            }
-        store.write(found, fresh)
-
-    def passes(self) -> Passes:
-        return Passes(1, 1)
-
-
-_NO_ENSEMBLE = "the likeliest entries of two sketches cannot be averaged; use sketch='whole'"

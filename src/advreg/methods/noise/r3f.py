@@ -1,22 +1,17 @@
-"""R3F and R4F (Aghajanyan et al. 2020): random noise in place of the ascent."""
+"""R3F (Aghajanyan et al. 2020): random noise in place of the ascent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-import torch
+from typing import Literal
 
 from advreg.core.ball import normal_noise, uniform_noise
-from advreg.core.checks import check_choice, check_not_negative
+from advreg.core.checks import check_not_negative
 from advreg.core.divergence import Divergence
 from advreg.core.perturbation import Perturbation
 from advreg.methods.base import (
     Batch,
-    Constraint,
     ModelView,
-    Passes,
     Step,
     option,
     register,
@@ -46,16 +41,15 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
     L(θ) + λ · ½ [KL(f(x) ‖ f(x+z)) + KL(f(x+z) ‖ f(x))],  z ~ U(−σ, σ) or N(0, σ²).
 
     Reference: Aghajanyan et al., *Better Fine-Tuning by Reducing Representational Collapse*, 2020,
-    equation 6; R4F adds Lip(head) ≤ 1.
+    equation 6; without R4F, their variant that bounds the Lipschitz constant of the head.
 
     Differs from the authors' code: the symmetric KL is the mean of the two directions, not their
-    sum (so their λ is half of ours); ``spectral`` holds the head in the set ‖W‖₂ ≤ 1 by scaling it
-    back after every update instead of re-parametrising it, so that the model keeps its parameters'
-    names.
+    sum (so their λ is half of ours).
 
     Example:
         >>> from advreg import Clock, HFModelView, Step
-        >>> report = R3F(noise_scale=0.1).step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
+        >>> method = R3F(noise_scale=0.1)
+        >>> report = method.step(HFModelView(model), batch, Step(Clock(epoch=0, step=0)))
         >>> bool(report.penalty > 0)
         True
     """
@@ -64,47 +58,16 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
         "symmetric_kl", "kl, or symmetric_kl: the mean of both directions"
     )
     noise: Noise = option("uniform", "distribution of the noise: uniform in (−σ, σ), or normal")
-    noise_scale: float = option(1e-5, "σ, scale of the noise")
-    spectral: bool = option(
-        False, "R4F: keep the spectral norm of the prediction head's matrix at most 1"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("noise", self.noise, get_args(Noise))
-        check_not_negative("noise_scale", self.noise_scale)
-
-    def constraints(self) -> Sequence[Constraint]:
-        if not self.spectral:
-            return ()
-        return (
-            Constraint("whole_weights", "spectral", "it needs all weights in every process"),
-            Constraint("writes_weights", "spectral", "it changes weights after an update"),
-        )
+    noise_scale: float = option(1e-5, "σ, scale of the noise", check=check_not_negative)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         delta = self.draw(view.zeros(batch))
         perturbed = self.beside(clean, delta)
         norm = {"delta_norm": delta.sentence_norm().mean()}
-        return self.compared(view, batch, clean.logits, perturbed, step, norm)
+        return self.compared(view, batch, clean.logits, perturbed, norm)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""
         if self.noise == "normal":
             return zeros.map(lambda values, mask: normal_noise(values, mask, self.noise_scale))
         return zeros.map(lambda values, mask: self.noise_scale * uniform_noise(values, mask))
-
-    def updated(self, view: ModelView) -> None:
-        if self.spectral:
-            contract_(view.head())
-
-    def passes(self) -> Passes:
-        return Passes(2, 1)
-
-
-@torch.no_grad()
-def contract_(head: torch.nn.Linear) -> None:
-    """W ← W / max(1, ‖W‖₂): the head becomes 1-Lipschitz."""
-    weight = head.weight
-    norm = torch.linalg.matrix_norm(weight.float(), ord=2)
-    weight.div_(norm.clamp_min(1.0).to(weight.dtype))

@@ -1,0 +1,85 @@
+"""What reports, tables and model cards need to know of a kind of task; none of it needs torch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar
+
+from advreg.lab.kinds.items import Items
+from advreg.records.run import RunRecord, TaskInfo
+
+Metrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """How ``advreg train`` shows the scores of finished runs.
+
+    Args:
+        title: names the task, the set and the score.
+        caption: below the table.
+        columns: by heading, the metrics whose mean a column shows.
+        decimals: of the scores.
+        narrow: use short headings, because there are several columns of scores.
+    """
+
+    title: str
+    caption: str
+    columns: Mapping[str, Sequence[str]]
+    decimals: int
+    narrow: bool = False
+
+    def scores(self, record: RunRecord) -> list[float]:
+        """The scores of a run, one a column; NaN where a metric is missing or not finite."""
+        return [mean_of(record.outcome.metrics, names) for names in self.columns.values()]
+
+
+class Description(ABC):
+    """The torch-free half of a kind of task; :mod:`advreg.lab.kinds.base` has the other half."""
+
+    name: ClassVar[str]
+    """The name of the kind's folder in ``advreg.lab.kinds``, and the ``kind`` of its settings."""
+    pipeline: ClassVar[str]
+    """The pipeline tag of its models on the Hugging Face hub."""
+    usage: ClassVar[str]
+    """Python code that loads and uses a trained model, for the model card."""
+    tasks: ClassVar[tuple[str, ...]]
+    """What ``--task`` may be."""
+
+    @abstractmethod
+    def recognises(self, task: TaskInfo) -> bool:
+        """Whether a record with this task is a run of this kind."""
+
+    @abstractmethod
+    def main_metrics(self, task: str, metrics: Metrics) -> tuple[str, ...]:
+        """The metrics whose mean is a run's one number; none if the run is not of this kind."""
+
+    @abstractmethod
+    def scored_on(self, task: TaskInfo) -> str:
+        """The name of the set on which the main metrics are taken."""
+
+    @abstractmethod
+    def table(self, record: RunRecord) -> ScoreTable:
+        """How to show runs like this one."""
+
+    @abstractmethod
+    def rescore(
+        self, items: Items, metrics: Sequence[str], rows: Mapping[str, Sequence[int]]
+    ) -> dict[str, float]:
+        """The metrics of a resample of a run's evaluated samples.
+
+        Args:
+            items: what the run left for each sample.
+            metrics: names as in the record, such as ``accuracy`` or ``mm_accuracy``.
+            rows: by set, the samples to score, with repetitions; a set that is not named is scored
+                whole.
+        """
+
+
+def mean_of(metrics: Metrics, names: Sequence[str]) -> float:
+    """The mean of the named metrics; NaN where one is missing or not finite."""
+    values = [metrics.get(name) for name in names]
+    return fmean(float("nan") if value is None else value for value in values)

@@ -1,0 +1,30 @@
+"""The kinds of task. A new one is a folder and a line here."""
+
+from __future__ import annotations
+
+from advreg.lab.kinds.classification.description import Classification
+from advreg.lab.kinds.description import Description, Metrics
+from advreg.lab.kinds.translation.description import Translation
+from advreg.records.run import TaskInfo
+
+KINDS: dict[str, Description] = {kind.name: kind for kind in (Classification(), Translation())}
+"""By name. Records that no kind recognises are shown like runs of the first."""
+
+
+def kind_of(task: TaskInfo) -> Description:
+    """The kind of the runs whose records have this task."""
+    usual, *_ = KINDS.values()
+    return next((kind for kind in KINDS.values() if kind.recognises(task)), usual)
+
+
+def main_metrics(task: str, metrics: Metrics) -> tuple[str, ...]:
+    """The metrics by which a run is judged, from the name of its task and the metrics it has.
+
+    Example:
+        >>> main_metrics("mrpc", {"accuracy": 0.84, "f1": 0.89})
+        ('accuracy', 'f1')
+        >>> main_metrics("reviews", {"loss": 1.0, "bleu": 30.5})
+        ('bleu',)
+    """
+    found = (kind.main_metrics(task, metrics) for kind in KINDS.values())
+    return next(filter(None, found), ())

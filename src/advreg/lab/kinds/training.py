@@ -1,0 +1,259 @@
+"""Training a job of any kind: steps, logs, resumption, and what comes out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from advreg.core.progress import Progress
+from advreg.hf.attach import OnNonFinite
+from advreg.hf.checkpoint.ranks import first_decides, process_count
+from advreg.hf.checkpoint.state import last_whole_checkpoint
+from advreg.hf.patches.compile_layers import compile_layers
+from advreg.hf.trainer import AdversarialTrainer
+from advreg.lab.kinds.arguments import training_arguments
+from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.health import forget_peak, save_health
+from advreg.methods.base import Method, memory_bytes
+
+OnStep = Callable[[int, int, Mapping[str, float]], None]
+Notice = Callable[[str], None]
+_CHECKPOINT = "checkpoint-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What the trained model is worth.
+
+    Args:
+        metrics: by name; on further sets the name begins with the name of the set.
+        main: the set whose metrics have no prefix.
+        items: by set, the outcome of each sample; see :class:`advreg.lab.kinds.items.Items`.
+        details: to be added to what the record says of the task.
+        timing: to be added to the record's figures of time.
+    """
+
+    metrics: Mapping[str, float]
+    main: str = "dev"
+    items: Mapping[str, dict[str, list[Any]]] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    timing: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(ABC):
+    """A run that is ready to begin: model, samples, method and settings. Nothing is written yet.
+
+    Args:
+        model: to be trained.
+        method: how to train on a batch.
+        folder: of the run.
+        train: the training samples.
+        precision: fp32, bf16 or fp16.
+        site: where δ is added.
+        compile_layers: train with compiled layers?
+        on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that
+            update.
+        fields: fields of ``TrainingArguments``.
+        sizes: samples of each set, for the record.
+        details: what the record says of the task.
+        more: what the record says of the training, besides the fields.
+        logged: all that was logged, also by a run that fails.
+    """
+
+    model: Any
+    method: Method
+    folder: Path
+    train: Any
+    precision: str = "fp32"
+    site: str = "tokens"
+    compile_layers: bool = False
+    on_non_finite: OnNonFinite = "stop"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    logged: list[dict[str, Any]] = field(default_factory=list)
+
+    @abstractmethod
+    def trainer(self) -> AdversarialTrainer:
+        """The trainer of the job, which has trained nothing yet."""
+
+    @abstractmethod
+    def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
+        """Evaluate the trained model, and save it to ``folder / "model"``."""
+
+    @abstractmethod
+    def token_texts(self, stream: str, ids: Sequence[int]) -> Sequence[str]:
+        """The texts of token ids of a stream."""
+
+    def begin(self, resumed_from: int | None) -> None:  # noqa: B027 - most jobs have nothing to do
+        """Called when the run begins, before the first step; with the step it resumes from."""
+
+    def batch_count(self, arguments: TrainingArguments, samples: int) -> int:
+        """How many batches an epoch of this number of samples has, in one process."""
+        whole, rest = divmod(samples, arguments.per_device_train_batch_size)
+        return whole + (rest > 0 and not arguments.dataloader_drop_last)
+
+    def usual_arguments(self) -> dict[str, Any]:
+        """The arguments of the trainer that all kinds share. Compiles the layers if that is
+        wanted.
+        """
+        arguments = training_arguments(self.folder, self.precision, self.fields)
+        if self.compile_layers:
+            compile_layers(self.model)
+        return {
+            "model": self.model,
+            "args": arguments,
+            "train_dataset": self.train,
+            "method": self.method,
+            "site": self.site,
+            "on_non_finite": self.on_non_finite,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run."""
+
+    scores: Scores
+    history: list[dict[str, Any]]
+    seconds_per_step: float
+    epoch_seconds: list[float]
+    steps: int
+    passes: dict[str, float]
+    memory_bytes: int
+    resumed_from: int | None
+    skipped: int = 0
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.scores.metrics
+
+    @classmethod
+    def of(
+        cls,
+        trainer: AdversarialTrainer,
+        history: list[dict[str, Any]],
+        scores: Scores,
+        resumed_from: int | None,
+    ) -> Result:
+        """The result of a trainer that has finished."""
+        return cls(
+            scores=scores,
+            history=history,
+            seconds_per_step=trainer.timer.per_step(),
+            epoch_seconds=trainer.timer.epochs,
+            steps=trainer.state.global_step,
+            passes=trainer.passes.per_step(),
+            memory_bytes=memory_bytes(trainer.method),
+            resumed_from=resumed_from,
+            skipped=trainer.skipped,
+        )
+
+
+@for_any_shape()
+def train(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Result:
+    """Train, score and save the model.
+
+    With ``resume`` the run resumes from its last whole checkpoint, if there is one, and ends
+    exactly as if it had never stopped.
+    """
+    trainer = job.trainer()
+    report_steps(trainer, on_step)
+    resumed_from = step_to_resume(job.folder) if resume else None
+    job.begin(resumed_from)
+    forget_peak()
+    with keep_logs(trainer, job.logged):
+        trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
+        save_health(trainer, job.folder, job.token_texts)
+        scores = job.score(trainer, _as_step(trainer.state.global_step, on_step))
+    return Result.of(trainer, job.logged, scores, resumed_from)
+
+
+def _as_step(last: int, on_step: OnStep | None) -> Progress | None:
+    """Progress of the scoring, reported as a log of the last step."""
+    if on_step is None:
+        return None
+    return lambda name, done, total: on_step(last, last, {name: done / total})
+
+
+def step_to_resume(folder: Path) -> int | None:
+    """The step of the last whole checkpoint, on which all processes agree."""
+    checkpoint = first_decides(lambda: last_whole_checkpoint(folder))
+    return None if checkpoint is None else int(checkpoint.name.removeprefix(_CHECKPOINT))
+
+
+def checkpoint_at(folder: Path, step: int | None) -> str | None:
+    return None if step is None else str(folder / f"{_CHECKPOINT}{step}")
+
+
+@contextmanager
+def keep_logs(trainer: Any, logged: list[dict[str, Any]]) -> Iterator[None]:
+    """Afterwards ``logged`` holds what the Trainer logged, also if it fails."""
+    try:
+        yield
+    finally:
+        logged[:] = [dict(line) for line in trainer.state.log_history]
+
+
+def report_steps(trainer: Any, on_step: OnStep | None) -> None:
+    """Report steps to ``on_step`` alone: the Trainer itself prints nothing."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if on_step is not None:
+        trainer.add_callback(_Steps(on_step))
+
+
+class _Steps(TrainerCallback):
+    """Passes every step and its last log to a function."""
+
+    def __init__(self, on_step: OnStep) -> None:
+        self.on_step = on_step
+        self.last: dict[str, float] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.last |= {
+            name: value for name, value in (logs or {}).items() if isinstance(value, float | int)
+        }
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_step(state.global_step, state.max_steps, self.last)
+
+
+def quiet_libraries() -> None:
+    """Silence the progress bars and messages of transformers."""
+    chatter: Any = transformers.utils.logging
+    chatter.set_verbosity_error()
+    chatter.disable_progress_bar()
+
+
+def device_name() -> str:
+    """The accelerator in use, or the word cpu."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def usual_fields(seed: int) -> dict[str, Any]:
+    """TrainingArguments of every run of ours: its seed, two checkpoints kept, and nothing printed
+    by the Trainer.
+    """
+    fields: dict[str, Any] = {
+        "seed": seed,
+        "data_seed": seed,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device_name() != "cpu",
+    }
+    if process_count() > 1:
+        fields["log_level_replica"] = "error"  # the Trainer would turn the other ranks' logs on
+    return fields

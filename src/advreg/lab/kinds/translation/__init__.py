@@ -1,0 +1,1 @@
+"""Machine translation, from raw text to a BLEU score."""

@@ -1,1 +1,0 @@
-"""Data sets, and how a prediction on them is scored."""
