@@ -127,11 +127,11 @@ def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
     assert ended.code == 0, ended.err
     announced, *lines = ended.out.splitlines()[-3:]
     assert "8 runs to make" in announced
-    # 44 samples in a run, 22 in a candidate's; ARCH makes two passes, and a third in a fifth of its
+    # 44 samples in a run, 22 in a candidate's; ARCH makes two passes, and a third in a third of its
     # epochs
     assert lines == [
-        "  files/standard: 4 runs, forward passes over 132 samples (31%)",
-        "  files/arch: 4 runs, forward passes over 290 samples (69%)",
+        "  files/standard: 4 runs, forward passes over 132 samples (30%)",
+        "  files/arch: 4 runs, forward passes over 308 samples (70%)",
     ]
     assert not (tmp_path / "out").exists()
 
