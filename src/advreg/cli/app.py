@@ -195,7 +195,7 @@ def compare(
         typer.Option(help="train nothing: print the tables of this folder, from its records"),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="gradient norms, as .svg, .png or .pdf (extra: plot)")
+        Path | None, typer.Option(help="gradient norms, as .svg")
     ] = None,
     config: Annotated[
         Path | None,
@@ -275,7 +275,7 @@ def study(
     picture: Annotated[
         Path | None,
         typer.Option(
-            help="the picture, as .svg, .png or .pdf (extra: plot)",
+            help="the picture, as .svg",
             show_default="study.svg in the folder",
         ),
     ] = None,
@@ -460,7 +460,7 @@ def bench(
         Path | None, typer.Option(help="the record", show_default="runs/bench-MODEL.json")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="bars, as .svg, .png or .pdf (extra: plot)")
+        Path | None, typer.Option(help="bars, as .svg")
     ] = None,
     from_: Annotated[
         list[Path] | None,
@@ -534,7 +534,7 @@ def probe(
     ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
     picture: Annotated[
-        Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")
+        Path | None, typer.Option(help="violins, as .svg")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the record")] = False,
     from_: Annotated[

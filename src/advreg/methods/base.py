@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +19,11 @@ from advreg.core.divergence import Divergence, Prediction
 from advreg.core.options import OptionInfo, option
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
+from advreg.core.suggest import suggest
 from advreg.memory.memory import Memory
 from advreg.methods.coerce import coerce
 
-__all__ = ["OptionInfo", "UnsupportedError", "option"]
+__all__ = ["OptionInfo", "UnsupportedError", "option", "suggest"]
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]
@@ -460,9 +460,3 @@ def _coerced(method: type[Method], options: Mapping[str, Any]) -> dict[str, Any]
                 f"has {', '.join(known) or 'none'}"
             )
     return {given: coerce(given, value, known[given]) for given, value in options.items()}
-
-
-def suggest(given: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""

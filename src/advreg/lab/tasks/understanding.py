@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from advreg.core.suggest import suggest
 from advreg.lab.tasks.hub import HubSplit, load_split, require_columns
 from advreg.lab.tasks.textdata import DATA_VARIABLE, DataError, Example, TextData, make_text_data
-from advreg.methods.base import suggest
 
 _UNLABELLED = -1  # what the hub gives samples without a label
 
