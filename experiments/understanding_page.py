@@ -25,11 +25,11 @@ from advreg.lab.report.labels import (
     spread_text,
     task_name,
 )
-from advreg.lab.report.score_tables import best_cells, to_markdown
+from advreg.lab.report.score_tables import to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.report.sections.probing import by_task, draw_probing
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.tables import Table, markdown
+from advreg.lab.report.tables import Table, best_cells, markdown
 from advreg.records import run as records
 from advreg.records.compare import COMPARE_FILE, CompareRecord, score_of
 from advreg.records.probe import ProbeRecord

@@ -66,3 +66,12 @@ def test_the_commands_for_records_load_no_models(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines()[-1] == "False"
     assert (tmp_path / "r.html").is_file()
+
+
+def test_lists_and_reports_of_runs_load_no_torch() -> None:
+    code = (
+        "import sys, advreg.cli.runs, advreg.cli.report\n"
+        "print({'torch', 'transformers', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -24,7 +24,6 @@ from advreg.lab.report.listing import (
     ordered,
     table_of,
     to_csv,
-    with_brief_settings,
 )
 from advreg.lab.report.tables import Cell, Table, to_rich
 from advreg.lab.tasks.understanding import main_metrics
@@ -57,7 +56,7 @@ def list_runs(
         if status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got '{status}'")
     found = gather([folder])
-    all_lines = lines(found, main_metrics, tuning)
+    all_lines = lines(found, main_metrics, tuning, _defaults)
     _refuse_unknown("method", wanted, all_lines, catalogue())
     _refuse_unknown("task", wanted, all_lines, (*TASK_NAMES, "docstrings"))
     listed = ordered(chosen(all_lines, wanted), sort)
@@ -67,7 +66,7 @@ def list_runs(
         print(to_csv(listed), end="")
     else:
         if listed:
-            _print_table(table_of(with_brief_settings(listed, found, _defaults)), console)
+            _print_table(table_of(listed), console)
         told = [f"{line.run}: {line.error}" for line in listed if line.error]
         told += [f"unreadable: {each.name}: {each.reason}" for each in found.unreadable]
         _say([*told, f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"], console)

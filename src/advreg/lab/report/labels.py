@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from advreg.lab.catalogue import catalogue, title_of
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
@@ -231,13 +229,3 @@ def signed(value: float, decimals: int = 1) -> str:
     """
     rounded = round(value, decimals)
     return f"{rounded:+.{decimals}f}".replace("-", "−") if rounded else f"{0:.{decimals}f}"
-
-
-def best_places(column: Sequence[Spread | None]) -> list[int]:
-    """The places of the highest mean, rounded as it is shown.
-
-    Equal means are equally good. Where all of them are equal, or there is one alone, none is best.
-    """
-    means = {place: round(each.mean, 1) for place, each in enumerate(column) if each is not None}
-    found = [place for place, mean in means.items() if mean == max(means.values())]
-    return found if len(found) < len(means) else []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from advreg.lab.report.gather import Gathered, Run
 from advreg.lab.report.grouping import MainMetrics
-from advreg.lab.report.labels import NOTHING, duration, value_text
-from advreg.lab.report.tables import Cell, Table, csv_text
+from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
+from advreg.lab.report.statistics import Spread
+from advreg.lab.report.tables import Cell, Table, best_cells, csv_text
 from advreg.lab.report.variants import settings_of, varying_options
 from advreg.records.compare import score_of, seconds_of
 from advreg.records.run import RunRecord
@@ -20,6 +21,7 @@ _NO_MATTER = (
     *("save_", "eval_", "logging_", "dataloader_", "per_device_"),
     *("report_to", "disable_tqdm", "num_train_epochs"),
 )
+_Kind = tuple[str, str, str]  # task, model, method
 STATUSES = ("finished", "failed", "unfinished")
 
 
@@ -35,7 +37,7 @@ class Line:
         metric: their names.
         seconds: of its training steps.
         started: in UTC.
-        settings: options in which it differs from other runs of its method.
+        settings: options in which it differs from other runs of its task, model and method.
         error: why it failed.
         path: its folder; begins with the folder that was searched, as it was given.
     """
@@ -71,27 +73,52 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
 }
 
 
-def lines(found: Gathered, main_metrics: MainMetrics, tuning: bool = False) -> list[Line]:
-    """All runs; with those that only served to choose settings if ``tuning``."""
+def lines(
+    found: Gathered,
+    main_metrics: MainMetrics,
+    tuning: bool = False,
+    defaults: Callable[[str], Mapping[str, Any]] = lambda method: {},
+) -> list[Line]:
+    """All runs.
+
+    Args:
+        found: their records.
+        main_metrics: of a task.
+        tuning: whether runs that only served to choose settings are listed, too.
+        defaults: the default settings of a method, by its name; ``settings`` leaves them out.
+    """
     runs = [run for run in found.runs if tuning or not run.is_tuning]
-    by_method: dict[str, list[RunRecord]] = {}
+    alike: dict[_Kind, list[RunRecord]] = {}
     for run in runs:
-        by_method.setdefault(run.record.method.name, []).append(run.record)
-    varying = {
-        method: [names[0] for names in varying_options(records)]
-        for method, records in by_method.items()
-    }
-    listed = [_line(run, main_metrics, varying[run.record.method.name]) for run in runs]
-    return listed + [
+        alike.setdefault(_kind(run.record), []).append(run.record)
+    varying = {kind: _varying(records) for kind, records in alike.items()}
+    listed = []
+    for run in runs:
+        usual, settings = defaults(run.record.method.name), settings_of(run.record)
+        names = [name for name in settings if name in varying[_kind(run.record)]]
+        told = {name: settings[name] for name in names if settings[name] != usual.get(name)}
+        listed.append(_line(run, main_metrics, told))
+    waiting = [
         Line(run=run.name, method=run.method, seed=run.seed, path=run.folder.as_posix())
         for run in found.unfinished
     ]
+    return listed + waiting
 
 
-def _line(run: Run, main_metrics: MainMetrics, varying: Sequence[str]) -> Line:
+def _kind(record: RunRecord) -> _Kind:
+    return record.task.name, record.model.name, record.method.name
+
+
+def _varying(records: Sequence[RunRecord]) -> set[str]:
+    """The options in which runs differ and that have an effect."""
+    names = {name for names in varying_options(records) for name in names}
+    return {name for name in names if not name.startswith(_NO_MATTER)}
+
+
+def _line(run: Run, main_metrics: MainMetrics, settings: Mapping[str, Any]) -> Line:
     record, outcome = run.record, run.record.outcome
     main = main_metrics(record.task.name, outcome.metrics)
-    settings, done = settings_of(record), outcome.status == "finished"
+    done = outcome.status == "finished"
     return Line(
         run=run.name,
         task=record.task.name,
@@ -103,53 +130,10 @@ def _line(run: Run, main_metrics: MainMetrics, varying: Sequence[str]) -> Line:
         metric=", ".join(main),
         seconds=seconds_of(record) if done else None,
         started=record.started,
-        settings=_text({option: settings.get(option) for option in varying}),
+        settings=", ".join(f"{name} {value_text(value)}" for name, value in settings.items()),
         error=outcome.error or "",
         path=run.folder.as_posix(),
     )
-
-
-def _text(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value_text(value)}" for name, value in options.items())
-
-
-def with_brief_settings(
-    listed: Sequence[Line], found: Gathered, defaults: Callable[[str], Mapping[str, Any]]
-) -> list[Line]:
-    """The lines with the settings that distinguish them.
-
-    Those differ between the listed runs of a task, a model and a method, are not at their
-    defaults, and have an effect.
-
-    Args:
-        listed: some of the lines.
-        found: what they were made of.
-        defaults: the default settings of a method, by its name.
-    """
-    records = {run.folder.as_posix(): run.record for run in found.runs}
-    alike: dict[tuple[str, str, str], list[RunRecord]] = {}
-    for line in listed:
-        if line.path in records:
-            kind = (line.task, line.model, line.method)
-            alike.setdefault(kind, []).append(records[line.path])
-    varying = {
-        kind: {name for names in varying_options(mine) for name in names}
-        for kind, mine in alike.items()
-    }
-
-    def brief(line: Line) -> str:
-        usual, names = defaults(line.method), varying[line.task, line.model, line.method]
-        settings = settings_of(records[line.path])
-        shown = {
-            name: value
-            for name, value in settings.items()
-            if name in names and value != usual.get(name) and not name.startswith(_NO_MATTER)
-        }
-        return _text(shown)
-
-    return [
-        replace(line, settings=brief(line)) if line.path in records else line for line in listed
-    ]
 
 
 def chosen(all_lines: Sequence[Line], wanted: Mapping[str, Sequence[Any]]) -> list[Line]:
@@ -183,16 +167,22 @@ def table_of(all_lines: Sequence[Line]) -> Table:
     distinct = {name: set(column) - {""} for name, column in texts.items()}
     shared = [name for name in _SHARED if len(all_lines) > 1 and len(distinct[name]) == 1]
     kept = [name for name in _COLUMNS if distinct[name] and name not in shared]
-    scores = {line.score for line in all_lines if line.score is not None}
-    best = max(scores) if len(scores) > 1 and len(distinct["task"]) == 1 else None
-
-    def cell(name: str, row: int) -> Cell:
-        is_best = name == "score" and best is not None and all_lines[row].score == best
-        return Cell(texts[name][row] or NOTHING, is_best)
-
+    columns = [list(map(_cell, texts[name])) for name in kept]
+    if "score" in kept and len(distinct["task"]) == 1:
+        columns[kept.index("score")] = _scores(all_lines)
     caption = ", ".join(f"{name} {next(iter(distinct[name]))}" for name in shared)
-    rows = [[cell(name, row) for name in kept] for row in range(len(all_lines))]
+    rows = [list(row) for row in zip(*columns, strict=True)]
     return Table(f"all of them: {caption}" if caption else "", kept, rows)
+
+
+def _cell(text: str) -> Cell:
+    return Cell(text or NOTHING)
+
+
+def _scores(all_lines: Sequence[Line]) -> list[Cell]:
+    """The scores; the best are bold unless all are equal."""
+    spreads = [None if line.score is None else Spread(line.score, None, 1) for line in all_lines]
+    return best_cells([spread_text(each) for each in spreads], spreads)
 
 
 def to_csv(all_lines: Sequence[Line]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from advreg.lab.report.compare import Results
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import (
-    best_places,
     difference_text,
     is_percentage,
     method_name,
@@ -20,8 +19,7 @@ from advreg.lab.report.labels import (
     task_name,
     value_text,
 )
-from advreg.lab.report.statistics import Spread
-from advreg.lab.report.tables import Cell, Table, csv_text, escape_markdown, markdown
+from advreg.lab.report.tables import Cell, Table, best_cells, csv_text, escape_markdown, markdown
 
 
 def tables(found: Results) -> list[Table]:
@@ -64,12 +62,6 @@ def _average_column(found: Results, seeds: int) -> list[Cell]:
     ]
     texts = [spread_text(each, seeds, bad) for each, bad in zip(averages, failed, strict=True)]
     return best_cells(texts, averages)
-
-
-def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[Cell]:
-    """Cells whose highest mean is bold."""
-    best = best_places(spreads)
-    return [Cell(text, place in best) for place, text in enumerate(texts)]
 
 
 def _rows(names: Sequence[str], columns: Iterable[Sequence[Cell]]) -> list[list[Cell | str]]:

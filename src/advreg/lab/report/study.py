@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from advreg.lab.report.labels import (
     NOT_FINISHED,
-    best_places,
     difference_text,
     is_percentage,
     method_name,
@@ -20,7 +19,7 @@ from advreg.lab.report.labels import (
     task_name,
 )
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.tables import Cell, Table, csv_text, markdown
+from advreg.lab.report.tables import Cell, Table, best_cells, csv_text, markdown
 from advreg.records.compare import ComparedTask
 from advreg.records.study import Panel, StudiedVariant, StudyRecord
 
@@ -118,11 +117,10 @@ def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
     record, shown = found.record, [*marks, *found.baselines]
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
-    best = best_places([mark.spread for mark in marks])
-    rows: list[list[Cell | str]] = []
-    for place, (name, mark) in enumerate(zip(names, shown, strict=True)):
-        score = spread_text(mark.spread, mark.asked, mark.failed)
-        rows.append([name, Cell(score, place in best), number_text(mark.seconds, 1)])
+    texts = [spread_text(mark.spread, mark.asked, mark.failed) for mark in shown]
+    scores = best_cells(texts, [mark.spread for mark in marks])
+    seconds = [number_text(mark.seconds, 1) for mark in shown]
+    rows: list[list[Cell | str]] = [list(row) for row in zip(names, scores, seconds, strict=True)]
     header = ["", "score", "s per run"]
     caption = (
         f"{panel.name}: {panel.title}. {title(record)}, "

@@ -79,3 +79,15 @@ def test_several_contests_have_headings_and_one_has_none(tmp_path: Path) -> None
         "Runs of small",
         "Runs of large",
     ]
+
+
+def test_many_pictures_are_folded_task_by_task(tmp_path: Path) -> None:
+    records = [
+        made_up(method, 0, task=task)
+        for task in ("rte", "mrpc", "cola", "sst2", "qnli")
+        for method in ("standard", "arch")
+    ]
+    found = reported(tmp_path, records)["gradients"]
+    assert [part.title for part in found.parts if isinstance(part, Folded)] == [
+        f"Runs of small: {task} (2 pictures)" for task in ("RTE", "MRPC", "CoLA", "SST-2", "QNLI")
+    ]
