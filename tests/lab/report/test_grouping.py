@@ -127,7 +127,7 @@ def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so
         ("ARCH, refresh_every none", "arch"),
         ("arch", "arch"),
     ]
-    told = "the study is interrupted: numbers are those of the runs that finished"
+    told = "the study is interrupted: numbers cover the runs that finished"
     assert study.notes == ["a note", told]
 
 

@@ -124,7 +124,7 @@ def test_what_was_tuned_chosen_or_failed_is_told() -> None:
 
 def test_an_unfinished_comparison_says_so() -> None:
     assert notes(found(status="interrupted")) == [
-        "the comparison is interrupted: numbers are those of the runs that finished"
+        "the comparison is interrupted: numbers cover the runs that finished"
     ]
     assert notes(found()) == []
 

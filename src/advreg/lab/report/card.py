@@ -11,11 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.report.labels import NOTHING, bytes_text, duration, method_name, value_text
+from advreg.lab.report.labels import (
+    bytes_text,
+    duration,
+    method_name,
+    metric_text,
+    number_text,
+    value_text,
+)
+from advreg.lab.report.variants import is_translation
 from advreg.records.compare import seconds_of
 from advreg.records.run import RunRecord
 
 CARD_FILE = "README.md"
+_TRAINING = ("epochs", "batch_size", "learning_rate", "precision", "seed")
 _NOT_IN_YAML = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 _SEAL = re.compile(r"<!-- advreg card ([0-9a-f]{64}) -->\n?\Z")
 
@@ -34,12 +43,12 @@ def card(
     record = record.portable()
     metrics = {name: value for name, value in record.outcome.metrics.items() if value is not None}
     ranked = {name: metrics[name] for name in (*main_metrics, *metrics) if name in metrics}
-    is_translation = "languages" in record.task.details
-    front = _front_matter(record, ranked, is_translation, base_model)
+    translates = is_translation(record)
+    front = _front_matter(record, ranked, translates, base_model)
     model = _line(record.model.name.rpartition("/")[2])
     title = f"# {model} on {_line(record.task.name)}, trained with "
     method = method_name(record.method.name)
-    scores = [[name, f"{value:.4g}"] for name, value in ranked.items()]
+    scores = [[name, metric_text(name, value)] for name, value in ranked.items()]
     body = "\n\n".join(
         [
             title + method,
@@ -51,7 +60,7 @@ def card(
             f"## Scores\n\n{_table(['metric', 'value'], scores)}",
             f"## Settings\n\n{_table(['option', 'value'], _settings(record))}",
             f"## Cost\n\n{_table(['', ''], _cost(record))}",
-            f"## Use\n\n```python\n{_usage(is_translation)}\n```",
+            f"## Use\n\n```python\n{_usage(translates)}\n```",
             f"## How it was made\n\n{_origin(record)}",
         ]
     )
@@ -59,8 +68,9 @@ def card(
 
 
 def write_card(folder: Path, text: str) -> bool:
-    """Write the card into a model's folder; not over one that somebody wrote or edited. Was it
-    written?
+    """Write the card into a model's folder, and return whether it was written.
+
+    A card that a user wrote or edited is kept.
     """
     path = folder / CARD_FILE
     if path.exists() and not is_untouched(path.read_text(encoding="utf-8", errors="replace")):
@@ -70,7 +80,7 @@ def write_card(folder: Path, text: str) -> bool:
 
 
 def is_untouched(text: str) -> bool:
-    """Is it a card that advreg wrote, as advreg wrote it?"""
+    """Whether a card is unchanged since advreg wrote it."""
     seal = _SEAL.search(text)
     return seal is not None and _digest(text[: seal.start()]) == seal[1]
 
@@ -84,12 +94,12 @@ def _digest(text: str) -> str:
 
 
 def _front_matter(
-    record: RunRecord, metrics: Mapping[str, float], is_translation: bool, base_model: str | None
+    record: RunRecord, metrics: Mapping[str, float], translates: bool, base_model: str | None
 ) -> str:
     """YAML; every value is written as JSON, which YAML contains, so that nothing in a name can
     break it.
     """
-    kind = "translation" if is_translation else "text-classification"
+    kind = "translation" if translates else "text-classification"
     scores = [{"type": name, "name": name, "value": value} for name, value in metrics.items()]
     data = {"name": record.task.name, "type": record.task.name}
     fields: dict[str, Any] = {
@@ -115,43 +125,32 @@ def _yaml(value: Any) -> str:
 
 
 def _settings(record: RunRecord) -> list[list[str]]:
-    training = record.training
-    chosen = {
-        "method": record.method.name,
-        **record.method.settings,
-        "epochs": training.epochs,
-        "batch_size": training.batch_size,
-        "learning_rate": training.learning_rate,
-        "precision": training.precision,
-        "seed": training.seed,
-    }
+    chosen = {"method": record.method.name, **record.method.settings}
+    chosen |= {name: getattr(record.training, name) for name in _TRAINING}
     return [[name, value_text(value)] for name, value in chosen.items()]
 
 
 def _cost(record: RunRecord) -> list[list[str]]:
     outcome = record.outcome
-    passes = [outcome.passes.get(kind) for kind in ("forward", "backward")]
-    step, steps = (outcome.timing.get(name) for name in ("seconds_per_step", "steps"))
+    passes = [number_text(outcome.passes.get(kind), 2) for kind in ("forward", "backward")]
+    step = outcome.timing.get("seconds_per_step")
     return [
-        [
-            "passes per step: forward, backward",
-            ", ".join(NOTHING if each is None else f"{each:.2f}" for each in passes),
-        ],
-        ["milliseconds per step", NOTHING if step is None else f"{1000 * step:.1f}"],
-        ["steps", NOTHING if steps is None else f"{steps:.0f}"],
+        ["passes per step: forward, backward", ", ".join(passes)],
+        ["milliseconds per step", number_text(None if step is None else 1000 * step, 1)],
+        ["steps", number_text(outcome.timing.get("steps"), 0)],
         ["training", duration(seconds_of(record))],
         ["cache of perturbations", bytes_text(outcome.cache_bytes)],
         ["device", _line(str(record.environment.get("device") or "unknown"))],
     ]
 
 
-def _usage(is_translation: bool) -> str:
-    kind = "AutoModelForSeq2SeqLM" if is_translation else "AutoModelForSequenceClassification"
+def _usage(translates: bool) -> str:
+    kind = "AutoModelForSeq2SeqLM" if translates else "AutoModelForSequenceClassification"
     return (
         f"from transformers import {kind}, AutoTokenizer\n\n"
         f'model = {kind}.from_pretrained(".")\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")'
-        f"{_TRANSLATING if is_translation else ''}"
+        f"{_TRANSLATING if translates else ''}"
     )
 
 

@@ -15,7 +15,7 @@ from advreg.lab.report.groups import STANDARD, Contest, RunGroup
 from advreg.lab.report.labels import NOT_FINISHED, is_score
 from advreg.lab.report.statistics import Spread
 from advreg.records import run as records
-from advreg.records.compare import CompareRecord, in_percent, load, seconds_of
+from advreg.records.compare import Choice, CompareRecord, in_percent, load, seconds_of
 from advreg.records.run import RunRecord
 
 Runs = Mapping[tuple[str, str, int], RunRecord]
@@ -206,7 +206,6 @@ def _average(found: Results, label: str) -> Spread | None:
 def _cost(contest: Contest, label: str) -> Cost:
     seconds = [seconds_of(run.record) for run in contest.labelled(label)]
     per_task = list(filter(None, (_ratios(contest, task.name, label) for task in contest.tasks)))
-    mine = [choice for choice in contest.choices if choice.method == label]
     whole, standard = _all_seconds(contest, label), _all_seconds(contest, STANDARD)
     return Cost(
         method=label,
@@ -215,7 +214,7 @@ def _cost(contest: Contest, label: str) -> Cost:
         ratios=[ratio for ratios in per_task for ratio in ratios],
         tuning_seconds=_tuning_seconds(contest, label),
         relative_with_tuning=whole / standard if seconds and standard else None,
-        candidates=max((len(choice.candidates) for choice in mine), default=0),
+        candidates=max((len(each.candidates) for each in _choices(contest, label)), default=0),
     )
 
 
@@ -231,8 +230,12 @@ def _ratios(contest: Contest, task: str, label: str) -> list[float]:
 
 
 def _tuning_seconds(contest: Contest, label: str) -> float:
-    mine = [choice for choice in contest.choices if choice.method == label]
-    return sum(candidate.seconds or 0.0 for choice in mine for candidate in choice.candidates)
+    tried = [each for choice in _choices(contest, label) for each in choice.candidates]
+    return sum(candidate.seconds or 0.0 for candidate in tried)
+
+
+def _choices(contest: Contest, label: str) -> list[Choice]:
+    return [choice for choice in contest.choices if choice.method == label]
 
 
 def _all_seconds(contest: Contest, label: str) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from advreg.records import diagnostics as health
 from advreg.records.bench import BenchRecord
@@ -141,11 +142,15 @@ def _files(place: Path) -> Iterator[Path]:
             f"'{place}' is neither a file nor a folder; give folders of runs, or files of records"
         )
     else:
-        for here, folders, names in os.walk(place if place.is_dir() else place.parent):
-            folders[:] = sorted(name for name in folders if not name.startswith(_SKIPPED))
-            for name in sorted(names):
-                if name.endswith((".json", _LOG)) and not name.startswith("."):
-                    yield Path(here) / name
+        yield from _below(place if place.is_dir() else place.parent)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(_SKIPPED))
+        for name in sorted(names):
+            if name.endswith((".json", _LOG)) and not name.startswith("."):
+                yield Path(here) / name
 
 
 def _take(path: Path, found: Gathered, strict: bool) -> bool:
@@ -180,10 +185,13 @@ def _kind(path: Path) -> str:
         if path.name in (RECORD_FILE, COMPARE_FILE, STUDY_FILE):
             raise RecordError(f"is not valid JSON ({error})", "repeat the run", path=path) from None
         return ""
-    content = content if isinstance(content, dict) else {}
+    return _kind_of(content, path) if isinstance(content, dict) else ""
+
+
+def _kind_of(content: Mapping[str, Any], path: Path) -> str:
     if path.name == PLAN_FILE:
-        waits = "method" in content and not (path.parent / RECORD_FILE).is_file()
-        return "plan" if waits else ""
+        is_waiting = "method" in content and not (path.parent / RECORD_FILE).is_file()
+        return "plan" if is_waiting else ""
     if "checksum" not in content:
         return "run" if path.name == RECORD_FILE else ""
     kind = content.get("kind", "run" if "outcome" in content else "")

@@ -43,7 +43,7 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
         )
         for each in record.runs
     ]  # fmt: skip
-    unfinished = f"the comparison is {record.status}: numbers are those of the runs that finished"
+    unfinished = f"the comparison is {record.status}: numbers cover the runs that finished"
     return Contest(
         title=f"Comparison with {model_name(model)}",
         terms=f"model {model.rpartition('/')[2]}, {_tuning(record)}",

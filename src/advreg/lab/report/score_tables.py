@@ -107,7 +107,7 @@ def _pairing(counts: set[int]) -> str:
 
 
 def cost_table(found: Results) -> Table:
-    """The time of each method, with that of its tuning if there was any."""
+    """The time of each method, and of its tuning if there was any."""
     tuned = any(cost.candidates for cost in found.costs)
     rows: list[list[Cell | str]] = []
     for cost in found.costs:

@@ -155,7 +155,7 @@ def notes(record: StudyRecord) -> list[str]:
 
 def remarks(record: StudyRecord) -> list[str]:
     """Caveats for the reader."""
-    unfinished = f"the study is {record.status}: numbers are those of the runs that finished"
+    unfinished = f"the study is {record.status}: numbers cover the runs that finished"
     return [*record.notes, *([] if record.status == "finished" else [unfinished])]
 
 

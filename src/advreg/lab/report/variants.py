@@ -13,7 +13,7 @@ _NOT_SETTINGS = ("seed", "data_seed", "logging_steps", "eval_steps", "save_steps
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:
-    """Every option of a run but its seed: those of the method, then those of the training."""
+    """Every option of a run but its seed: first the method's, then the training's."""
     training = record.training
     general = {
         "epochs": training.epochs,

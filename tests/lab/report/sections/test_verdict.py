@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from advreg.lab.report.page.parts import Bullets
+from advreg.lab.report.page.parts import Bullets, Folded
 from advreg.records.run import RunRecord
 from comparisons import comparison
 from report_runs import made_up, parts_of, reported, save, sections_of
@@ -80,3 +80,17 @@ def test_runs_of_different_length_are_marked(tmp_path: Path) -> None:
     records += [made_up("arch", seed, 0.8 + seed / 70, epochs=1) for seed in (0, 1, 2)]
     (part,) = parts_of(reported(tmp_path, records)["verdict"], Bullets)
     assert "ARCH, epochs 1 is ahead of Standard, epochs 3 by" in part.lines[0]
+
+
+def test_many_sentences_are_folded(tmp_path: Path) -> None:
+    records = [
+        made_up(method, 0, task=f"task-{number}", epochs=number + 1)
+        for number in range(12)
+        for method in ("standard", "arch")
+    ]
+    records.append(made_up("smart", 0, task="alone", epochs=5))  # so that nothing has an average
+    found = reported(tmp_path, records)["verdict"]
+    first, others = parts_of(found, Bullets)
+    assert (len(first.lines), len(others.lines)) == (8, 4)
+    (folded,) = parts_of(found, Folded)
+    assert folded.title == "4 more"

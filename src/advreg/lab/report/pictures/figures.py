@@ -85,7 +85,7 @@ class Row:
         look: its label.
         value: the end of the bar, or the dot.
         interval: its ends.
-        dots: single values, such as those of seeds.
+        dots: single values, such as the scores of seeds.
         mark: an expectation to compare with.
         violin: the density of the dots: pairs of value and density, the highest 1.
     """

@@ -315,12 +315,10 @@ def _row(row: Row, bars: bool, x: Axis, top: float, half: float) -> Iterator[str
     yield words(row.look.label, 8, top - 1)
     yield words(f"{short(row.value)}{told}", WIDTH - 8, top - 1, "muted", "end")
     if bars:
-        ends = [(x(0.0), -5), (x(row.value), -5), (x(row.value), 5), (x(0.0), 5)]
-        yield ink(row.look, path_of("fill", [(at, middle + off) for at, off in ends]))
+        yield ink(row.look, path_of("fill", mirrored(middle, [(x(0.0), 5), (x(row.value), 5)])))
     if row.violin:
-        upper = [(x(at), middle - half * 0.9 * dense) for at, dense in row.violin]
-        lower = [(at, 2 * middle - high) for at, high in reversed(upper)]
-        yield ink(row.look, path_of("area", [*upper, *lower]))
+        heights = [(x(at), half * 0.9 * dense) for at, dense in row.violin]
+        yield ink(row.look, path_of("area", mirrored(middle, heights)))
     if row.interval is not None:
         line = path_of("mark" if bars else "line", cut(x, middle, *row.interval), fill="none")
         yield line if bars else ink(row.look, line)
@@ -329,6 +327,12 @@ def _row(row: Row, bars: bool, x: Axis, top: float, half: float) -> Iterator[str
         yield path_of("mark", [(x(row.mark), middle - 9), (x(row.mark), middle + 9)])
     if not bars:
         yield ink(row.look, circle(x(row.value), middle, 5.5, "fill", short(row.value)))
+
+
+def mirrored(middle: float, heights: Sequence[Point]) -> list[Point]:
+    """The outline of a shape that reaches as far above the middle as below."""
+    upper = [(at, middle - height) for at, height in heights]
+    return [*upper, *((at, 2 * middle - top) for at, top in reversed(upper))]
 
 
 def cut(x: Axis, middle: float, low: float, high: float) -> list[Point]:

@@ -56,20 +56,17 @@ def draw_benches(records: Sequence[BenchRecord], path: Path) -> None:
 
 
 def _bars(panel: Panel, about: str) -> list[Rows]:
-    rows = {
-        row.name: row
-        for row in panel.rows
-        if row.against == STANDARD and row.phase != "sweep" and row.ratio is not None
-    }
-    shown = looks({name: name for name in rows}, {name: row.method for name, row in rows.items()})
+    shown = [row for row in panel.rows if row.against == STANDARD and row.phase != "sweep"]
+    methods = {row.name: row.method for row in shown if row.ratio is not None}
+    look = looks({name: name for name in methods}, methods)
     bars = [
         FigureRow(
-            shown[name],
+            look[row.name],
             row.ratio.median,
             (row.ratio.quartile_1, row.ratio.quartile_3),
             mark=row.arithmetic,
         )
-        for name, row in rows.items()
+        for row in shown
         if row.ratio is not None
     ]
     axis = "time of a step, × Standard"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from advreg.lab.report.compare import Cost, Results
 from advreg.lab.report.gather import Run
@@ -38,24 +38,25 @@ def cost_parts(found: Results) -> list[Part]:
 
 def _row(cost: Cost, runs: list[Run]) -> list[str]:
     outcomes = [run.record.outcome for run in runs]
-    step = _mean(outcome.timing.get("seconds_per_step") for outcome in outcomes)
-    peaks = [run.health.peak_bytes or 0 for run in runs if run.health is not None]
+    step = _mean([outcome.timing.get("seconds_per_step") for outcome in outcomes])
     return [
         method_name(cost.method),
-        *(
-            number_text(_mean(outcome.passes.get(kind) for outcome in outcomes), 2)
-            for kind in ("forward", "backward")
-        ),
+        number_text(_mean([outcome.passes.get("forward") for outcome in outcomes]), 2),
+        number_text(_mean([outcome.passes.get("backward") for outcome in outcomes]), 2),
         number_text(None if step is None else 1000 * step, 1),
         number_text(cost.relative, 2),
         NOTHING if cost.seconds is None else duration(cost.seconds),
         duration(statistics.fmean(wall_seconds(run.record) for run in runs)),
-        bytes_text(max(outcome.cache_bytes or 0 for outcome in outcomes)),
-        bytes_text(max(peaks, default=None)),
+        bytes_text(_most([outcome.cache_bytes for outcome in outcomes])),
+        bytes_text(_most([run.health.peak_bytes if run.health else None for run in runs])),
     ]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _most(counts: Sequence[int | None]) -> int:
+    return max(count or 0 for count in counts)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from advreg.lab.report.gather import Gathered, Run, short_names
 from advreg.lab.report.labels import NOTHING, duration, method_name, metric_text
 from advreg.lab.report.page.parts import Folded, Section
 from advreg.lab.report.tables import Table
-from advreg.records.compare import seconds_of
+from advreg.records.compare import ComparedRun, seconds_of
+from advreg.records.study import StudiedRun
 
 
 def failure_section(found: Gathered) -> Section:
     """Runs that failed or did not end, and files that cannot be read."""
     failed = [run for run in found.runs if run.record.outcome.status == "failed"]
-    rows = [
-        [run.name, "tuning" if run.is_tuning else "run", "failed", run.record.outcome.error or ""]
-        for run in failed
-    ]
-    recorded = {run.folder for run in failed}
-    others = {folder: error for folder, error in _errors(found) if folder not in recorded}
-    names = short_names(others)
-    rows += [[names[folder], "run", "failed", error] for folder, error in others.items()]
-    rows += [
-        [run.name, "run", "unfinished", "still running, or stopped"] for run in found.unfinished
-    ]
-    rows += [[each.name, "file", "unreadable", each.reason] for each in found.unreadable]
+    rows = [[run.name, _kind(run), "failed", run.record.outcome.error or ""] for run in failed]
+    rows += _unrecorded(found, {run.folder for run in failed})
+    for waiting in found.unfinished:
+        rows.append([waiting.name, "run", "unfinished", "still running, or stopped"])
+    for each in found.unreadable:
+        rows.append([each.name, "file", "unreadable", each.reason])
     table = Table("Runs without a result, and why.", ["run", "kind", "status", "reason"], rows)
     return Section("failed", "Failed and unfinished", "", [table] if rows else [])
 
 
+def _kind(run: Run) -> str:
+    return "tuning" if run.is_tuning else "run"
+
+
+def _unrecorded(found: Gathered, recorded: Container[Path]) -> list[list[str]]:
+    """The failed runs of comparisons and studies that have no record."""
+    errors = {folder: error for folder, error in _errors(found) if folder not in recorded}
+    names = short_names(errors)
+    return [[names[folder], "run", "failed", error] for folder, error in errors.items()]
+
+
 def _errors(found: Gathered) -> Iterator[tuple[Path, str]]:
     """The failed runs that comparisons and studies name."""
-    made = [(folder, run) for folder, each in found.comparisons.items() for run in each.runs]
-    for folder, run in made:
-        if run.error is not None:
-            yield folder / run.folder, run.error
+    made: list[tuple[Path, ComparedRun | StudiedRun]] = []
+    for folder, compared in found.comparisons.items():
+        made += [(folder, run) for run in compared.runs]
     for folder, study in found.studies.items():
-        for studied in (run for variant in study.variants for run in variant.runs):
-            if studied.error is not None:
-                yield folder / studied.folder, studied.error
+        made += [(folder, run) for variant in study.variants for run in variant.runs]
+    for folder, each in made:
+        if each.error is not None:
+            yield folder / each.folder, each.error
 
 
 def run_section(found: Gathered) -> Section:
@@ -54,9 +60,7 @@ def run_section(found: Gathered) -> Section:
 def _row(run: Run) -> list[str]:
     record = run.record
     metrics = [
-        f"{name} {metric_text(name, value)}"
-        for name, value in record.outcome.metrics.items()
-        if value is not None
+        f"{name} {metric_text(name, value)}" for name, value in record.outcome.metrics.items()
     ]
     return [
         run.name,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from advreg.lab.report.compare import Results, Runs
-from advreg.lab.report.curves import curve, shared_axis
+from advreg.lab.report.curves import Curve, curve, shared_axis
 from advreg.lab.report.labels import method_name
 from advreg.lab.report.page.parts import Part
 from advreg.lab.report.pictures.figures import Figure, Lines, Look, Row, Rows, looks, series_of
@@ -59,9 +59,21 @@ def _figures(
     axis = shared_axis(run for mine in runs.values() for run in mine)
     found = {label: curve(label, mine, axis, settled=settled) for label, mine in runs.items()}
     curves = {label: each for label, each in found.items() if each is not None and each.places}
+    yield from _curves(curves, shown, titles[0], axis)
+    yield from _variances(curves, shown, titles[1], settled)
+
+
+def _curves(
+    curves: Mapping[str, Curve], shown: Mapping[str, Look], title: str, axis: str
+) -> Iterator[Lines]:
     series = [series_of(shown[label], each) for label, each in curves.items()]
     if series:
-        yield Lines(title=titles[0], x=axis, y="norm", series=series, zero=True)
+        yield Lines(title=title, x=axis, y="norm", series=series, zero=True)
+
+
+def _variances(
+    curves: Mapping[str, Curve], shown: Mapping[str, Look], title: str, settled: bool
+) -> Iterator[Rows]:
     rows = [
         Row(shown[label], statistics.fmean(each.variances), dots=each.variances)
         for label, each in curves.items()
@@ -69,4 +81,4 @@ def _figures(
     ]
     if rows:
         when = f"variance {'after warm-up' if settled else 'over training'}; dots: seeds"
-        yield Rows(title=titles[1], x=when, rows=rows, bars=True)
+        yield Rows(title=title, x=when, rows=rows, bars=True)

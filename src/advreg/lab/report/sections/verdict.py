@@ -8,19 +8,22 @@ from collections.abc import Iterator, Sequence
 from advreg.lab.report.compare import Results
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import counted, difference_text
-from advreg.lab.report.page.parts import Bullets, Part, Section
+from advreg.lab.report.page.parts import Bullets, Folded, Part, Section
 from advreg.lab.report.score_tables import task_title
 from advreg.lab.report.sections.common import looks_of
 from advreg.lab.report.statistics import Spread
+
+_MOST_SENTENCES = 8  # of a contest; more are folded
 
 
 def verdict(contests: Sequence[Results]) -> Section:
     """A sentence for each contest, or for each task of a contest without averages."""
     parts: list[Part] = []
     for found in contests:
-        sentences = list(_sentences(found))
-        if sentences:
-            parts.append(Bullets(found.contest.title, sentences))
+        title, sentences = found.contest.title, list(_sentences(found))
+        first, others = sentences[:_MOST_SENTENCES], sentences[_MOST_SENTENCES:]
+        parts += [Bullets(title, first)] if first else []
+        parts += [Folded(f"{len(others)} more", [Bullets(title, others)])] if others else []
     intro = (
         "Differences are paired by seed. Their intervals have 95 % confidence together "
         "(Bonferroni), so that the best of many methods does not win by chance."
