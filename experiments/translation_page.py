@@ -58,7 +58,8 @@ from advreg.lab.report.study import findings
 from advreg.lab.report.study import to_markdown as study_to_markdown
 from advreg.lab.report.tables import Table, markdown
 from advreg.records.bench import BenchRecord, Spread
-from advreg.records.run import RunRecord, load_all
+from advreg.records.reading import load_all
+from advreg.records.run import RunRecord
 from advreg.records.study import STUDY_FILE
 from advreg.records.study import load as load_study
 

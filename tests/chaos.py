@@ -22,16 +22,16 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.progress import track
 
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.records.environment import capture_environment, now
-from advreg.records.sealed import LATER, load_as, save_as
+from advreg.records.sealed import Payload, Upgrade, load_as, save_as
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
@@ -70,13 +70,9 @@ class Kill:
         str
     ]  # what of weights, caches, losses and record is not as in the undisturbed run
     left_behind: list[str]  # files that an undisturbed run does not leave
-    rank: int | None = field(
-        default=0, metadata=LATER
-    )  # the process that was killed; none: all at once
-    seconds: float = field(default=0.0, metadata=LATER)  # until the others had ended
-    hung: int = field(
-        default=0, metadata=LATER
-    )  # of the others had to be killed too, because they did not end
+    rank: int | None = 0  # the process that was killed; none: all at once
+    seconds: float = 0.0  # until the others had ended
+    hung: int = 0  # of the others had to be killed too, because they did not end
 
     @property
     def survived(self) -> bool:
@@ -98,9 +94,17 @@ class Soak:
     left_behind: list[str]
 
 
+def _of_one_process(record: Payload) -> Payload:
+    """Schema 1 did not always say which process was killed, and how the others ended."""
+    of_one = {"rank": 0, "seconds": 0.0, "hung": 0}
+    return record | {"kills": [of_one | kill for kill in record["kills"]]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChaosRecord:
     """The kills."""
+
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _of_one_process}
 
     command: str
     seed: int
@@ -109,7 +113,7 @@ class ChaosRecord:
     environment: dict[str, Any]
     started: str
     finished: str
-    schema: int = 1
+    schema: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("ADVREG_ALLOW_DIRTY", "1")  # tests run while their tree is being changed
 
 import hypothesis
 import pytest

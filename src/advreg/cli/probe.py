@@ -42,7 +42,7 @@ def run_probe(
     def save(results: list[ProbeResult]) -> None:
         record = ProbeRecord(
             settings=dataclasses.asdict(settings),
-            commit=commit or (found and found["commit"]),
+            commit=commit or (found["commit"] if found else None),
             environment=environment,
             started=started,
             finished=now(),

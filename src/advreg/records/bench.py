@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.sealed import RecordError, load_as, save_as
 
-SCHEMA = 1
 STANDARD, YARDSTICK = "standard", "standard on 2B"
 
 Phase = Literal["always", "reuse", "refresh", "sweep"]
@@ -129,13 +129,13 @@ class BenchRecord:
         panels: the measurements, shape by shape.
     """
 
-    schema: int = SCHEMA
+    schema: int = 1
     kind: Literal["bench"] = "bench"
     status: Status
     settings: dict[str, Any]
     model: dict[str, Any]
     commit: str | None
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     hardware: dict[str, Any]
     started: str
     finished: str

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from advreg.records.environment import EnvironmentInfo
 from advreg.records.paths import stays_inside
 from advreg.records.run import RunRecord
-from advreg.records.sealed import LATER, RecordError, load_as, save_as
+from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as
 
-SCHEMA = 1
 COMPARE_FILE = "compare.json"
 
 _OUT_OF_100 = ("bleu", "chrf")
@@ -39,7 +39,7 @@ class ComparedTask:
     name: str
     title: str
     main_metrics: list[str]
-    scored_on: str = field(default="dev", metadata=LATER)
+    scored_on: str = "dev"
     fingerprint: str
     sizes: dict[str, int] = field(default_factory=dict)
     tuning_sizes: dict[str, int] = field(default_factory=dict)
@@ -97,6 +97,15 @@ class ComparedRun:
     error: str | None = None
 
 
+def name_the_split(task: Payload) -> Payload:
+    """Schema 1 did not always say on which split a task is scored: it was the dev set."""
+    return {"scored_on": "dev"} | task
+
+
+def _name_the_splits(record: Payload) -> Payload:
+    return record | {"tasks": [name_the_split(task) for task in record["tasks"]]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompareRecord:
     """One comparison.
@@ -116,7 +125,9 @@ class CompareRecord:
         started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
-    schema: int = SCHEMA
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_splits}
+
+    schema: int = 2
     kind: Literal["compare"] = "compare"
     status: Status
     settings: dict[str, Any]
@@ -127,7 +138,7 @@ class CompareRecord:
     choices: list[Choice]
     runs: list[ComparedRun]
     notes: list[str]
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 from advreg.records.sealed import load_as, save_as
 
-SCHEMA = 1
 HEALTH_FILE = "health.json"
 
 
@@ -76,7 +75,7 @@ class HealthRecord:
         memory: of the method; ``None`` if it has none.
     """
 
-    schema: int = SCHEMA
+    schema: int = 1
     kind: Literal["health"] = "health"
     peak_bytes: int | None = None
     memory: MemoryHealth | None = None

@@ -2,22 +2,30 @@
 
 The file is a sequence of gzip members, one for each record: ``zcat`` reads it and ``cat`` joins
 several. A process that is killed while it appends leaves an incomplete member at the end. Readers
-skip it, and the next append truncates it.
+skip it and say so; the next append truncates it.
 """
 
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from advreg.records.run import RunRecord
-from advreg.records.sealed import RecordError, seal_line, unseal_line
+from advreg.records.sealed import RecordError, naming, require_file, seal_line, unseal_line, utf8
 
+LOG_SUFFIX = ".jsonl.gz"
 _AT_ONCE = 2**16
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's code for the gzip format
+
+logger = logging.getLogger(__name__)
+
+
+class IncompleteError(RecordError):
+    """The last record of a file was not written to its end."""
 
 
 class RecordLog:
@@ -37,7 +45,8 @@ class RecordLog:
         member = gzip.compress(seal_line(record).encode("utf-8"), mtime=0)
         with open(self.path, "ab") as file:
             if file.tell() != self._whole:  # this process has not written to it yet
-                self._whole = members(self.path.read_bytes())[1]
+                with naming(self.path):
+                    self._whole = max((end for _, end in members(self.path)), default=0)
                 file.truncate(self._whole)
             file.write(member)
             file.flush()
@@ -46,41 +55,61 @@ class RecordLog:
 
     def records(self) -> list[RunRecord]:
         """All complete records, in order; RecordError where one was damaged or edited."""
-        return [self._unsealed(line, number) for number, line in enumerate(self._lines(), start=1)]
+        complete: list[RunRecord] = []
+        for found in self.each() if self.path.exists() else ():
+            if isinstance(found, IncompleteError):
+                logger.warning("%s", found)
+            elif isinstance(found, RecordError):
+                raise found
+            else:
+                complete.append(found)
+        return complete
 
-    def _lines(self) -> Iterator[str]:
-        content = self.path.read_bytes() if self.path.is_file() else b""
-        for text in members(content)[0]:
-            yield from (f"{line}\n" for line in text.decode("utf-8").split("\n") if line)
+    def each(self) -> Iterator[RunRecord | RecordError]:
+        """Every line in order: its record, or the error that says why it cannot be read.
 
-    def _unsealed(self, line: str, number: int) -> RunRecord:
+        After a part that is not gzip, nothing more is read.
+        """
+        number = end = 0
         try:
-            return unseal_line(line, RunRecord)
+            for content, member_end in members(self.path):
+                end = member_end
+                for line in filter(None, content.split(b"\n")):
+                    number += 1
+                    yield self._unsealed(line, number)
         except RecordError as error:
-            raise RecordError(
-                f"line {number}: {error.problem}", error.remedy, field=error.field, path=self.path
-            ) from None
+            yield error.at(self.path, number + 1)
+        else:
+            if rest := self.path.stat().st_size - end:
+                problem = f"is incomplete: its writer was stopped, {rest} bytes are passed over"
+                yield IncompleteError(problem, "repeat the run", path=self.path, line=number + 1)
+
+    def _unsealed(self, line: bytes, number: int) -> RunRecord | RecordError:
+        try:
+            return unseal_line(f"{utf8(line)}\n", RunRecord)
+        except RecordError as error:
+            return error.at(self.path, number)
 
 
-def members(content: bytes) -> tuple[Sequence[bytes], int]:
-    """The contents of the complete members of a gzip file, and their total size in bytes.
+def members(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The content of each complete member of a gzip file, and the byte at which the member ends.
 
     Raises:
         RecordError: where a member is followed by bytes that are not gzip.
     """
-    found: list[bytes] = []
-    whole = 0
-    while whole < len(content):
-        unpacking, place, parts = zlib.decompressobj(_GZIP), whole, list[bytes]()
-        try:
-            while not unpacking.eof and place < len(content):
-                parts.append(unpacking.decompress(content[place : place + _AT_ONCE]))
-                place += _AT_ONCE
-        except zlib.error as error:
-            remedy = "restore the file, or truncate it there"
-            raise RecordError(f"is damaged after byte {whole} ({error})", remedy) from None
-        if not unpacking.eof:
-            break
-        found.append(b"".join(parts))
-        whole = min(place, len(content)) - len(unpacking.unused_data)
-    return found, whole
+    end = 0
+    require_file(path)
+    with open(path, "rb") as file:
+        rest = file.read(_AT_ONCE)
+        while rest:
+            unpacking, parts = zlib.decompressobj(_GZIP), list[bytes]()
+            while rest and not unpacking.eof:
+                try:
+                    parts.append(unpacking.decompress(rest))
+                except zlib.error as error:
+                    remedy = "restore the file, or truncate it there"
+                    raise RecordError(f"is damaged after byte {end} ({error})", remedy) from None
+                rest = unpacking.unused_data or file.read(_AT_ONCE)
+            if unpacking.eof:
+                end = file.tell() - len(rest)
+                yield b"".join(parts), end

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import PurePosixPath, PureWindowsPath
 
-__all__ = ["stays_inside", "without_paths"]
-
 # not inside a relative path, a URL or a path already shortened
 _START = r"(?:(?<![\w/.…~])|(?<=file://))"
 _PART = r"[^\s…/:;,'\"()<>|\[\]{}=]+"

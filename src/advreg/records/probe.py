@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = 1
+from advreg.records.environment import EnvironmentInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,11 @@ class ProbeResult:
 class ProbeRecord:
     """One probing experiment."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     kind: Literal["probe"] = "probe"
     settings: dict[str, Any]
     commit: str | None
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
     results: list[ProbeResult] = field(default_factory=list)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from advreg.records.environment import capture_environment, now
+from advreg.records.environment import EnvironmentInfo, capture_environment, now
 from advreg.records.sealed import (
-    LATER,
     UNEDITED,
+    Payload,
     RecordError,
+    Upgrade,
     load_as,
     naming,
     portable,
@@ -26,20 +27,7 @@ from advreg.records.sealed import (
     shown,
 )
 
-__all__ = [
-    "SCHEMA",
-    "MethodInfo",
-    "ModelInfo",
-    "Outcome",
-    "RunRecord",
-    "TaskInfo",
-    "TrainingInfo",
-    "load",
-    "load_all",
-]
-
-SCHEMA = 1
-"""Version of the layout; raised whenever a field is added, removed or changes its meaning."""
+RECORD_FILE = "record.json"
 
 Status = Literal["running", "finished", "failed"]
 
@@ -72,7 +60,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """The settings of the training; ``more`` holds those of the kind of task."""
+    """The settings of the training; ``more``: settings of this kind of task only."""
 
     epochs: float
     batch_size: int
@@ -95,11 +83,17 @@ class Outcome:
     metrics: dict[str, float | None] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     timing: dict[str, float | None] = field(default_factory=dict)
-    epoch_seconds: list[float] | None = field(default=None, metadata=LATER)
+    epoch_seconds: list[float] | None = None
     passes: dict[str, float | None] = field(default_factory=dict)
     cache_bytes: int | None = None
     error: str | None = None
-    earlier_errors: list[str] = field(default_factory=list, metadata=LATER)
+    earlier_errors: list[str] = field(default_factory=list)
+
+
+def _name_the_kind(record: Payload) -> Payload:
+    """Schema 1 had no ``kind``; ``epoch_seconds`` and ``earlier_errors`` joined it halfway."""
+    outcome = {"epoch_seconds": None, "earlier_errors": []} | record["outcome"]
+    return {"kind": "run"} | record | {"outcome": outcome}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +116,16 @@ class RunRecord:
         'finished'
     """
 
-    schema: int = SCHEMA
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_kind}
+
+    schema: int = 2
+    kind: Literal["run"] = "run"
     name: str
     method: MethodInfo
     task: TaskInfo
     model: ModelInfo
     training: TrainingInfo
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str | None = None
     outcome: Outcome = field(default_factory=Outcome)
@@ -228,18 +225,6 @@ class RunRecord:
 def load(path: str | os.PathLike[str]) -> RunRecord:
     """Read one record; errors as in :func:`~advreg.records.sealed.load_as`."""
     return load_as(path, RunRecord)
-
-
-def load_all(folder: str | os.PathLike[str], pattern: str = "*.json") -> list[RunRecord]:
-    """Read every record in ``folder`` whose name matches ``pattern``, in the order of their
-    names.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise RecordError(
-            "is not a folder", "give the folder that the runs wrote their records to", path=folder
-        )
-    return [load(path) for path in sorted(folder.glob(pattern))]
 
 
 def _is_utc(stamp: str) -> bool:

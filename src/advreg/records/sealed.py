@@ -3,6 +3,8 @@
 * :func:`save_as` is atomic. A reader sees the old file or the new one.
 * The text holds its own SHA-256 checksum. :func:`load_as` refuses a file that was damaged or
   edited, that lacks a field, or that holds an unknown field or a value of another type.
+* A file of an earlier schema is upgraded in memory, one version at a time, by the functions in its
+  dataclass's ``UPGRADES``. The checksum always covers the original text.
 * NaN and the infinities are not JSON. They are written as ``null``: "not a finite number".
 * Absolute paths are shortened to their last part (``…/roberta-base``) unless ``keep_paths=True``.
 """
@@ -17,38 +19,26 @@ import math
 import os
 import re
 import secrets
+import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from advreg.records.paths import without_paths
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "LATER",
-    "UNEDITED",
-    "RecordError",
-    "load_as",
-    "naming",
-    "portable",
-    "save_as",
-    "seal_line",
-    "shown",
-    "sync_folder",
-    "unseal_line",
-    "without_surrogates",
-    "write_text",
-]
 
 R = TypeVar("R", bound="DataclassInstance")
 
-LATER = types.MappingProxyType({"later": True})
-"""Metadata of a field that older records lack; they are read with its default."""
+Payload = dict[str, Any]
+"""A record as JSON holds it, without its checksum."""
+Upgrade = Callable[[Payload], Payload]
+"""Returns the payload in the next schema, and leaves its argument alone."""
 
 UNEDITED = "records are not edited by hand: restore the file or repeat the run"
 _BLANK_CHECKSUM = "0" * 64
@@ -63,18 +53,29 @@ _KINDS: Mapping[Any, tuple[str, tuple[type, ...]]] = {  # the JSON values of a t
 
 
 class RecordError(ValueError):
-    """A record that cannot be read or written; names the file, the field and the remedy."""
+    """A record that cannot be read or written; names the file, its line where it has many, the
+    field and the remedy.
+    """
 
     def __init__(
-        self, problem: str, remedy: str, *, field: str | None = None, path: Path | None = None
+        self,
+        problem: str,
+        remedy: str,
+        *,
+        field: str | None = None,
+        path: Path | None = None,
+        line: int | None = None,
     ) -> None:
         self.problem, self.remedy, self.field, self.path = problem, remedy, field, path
-        subject = problem if field is None else f"{field} {problem}"
-        super().__init__(f"{subject}; {remedy}" if path is None else f"{path}: {subject}; {remedy}")
+        self.line = line
+        # keys come from the file: repr escapes what a terminal would obey
+        self.subject = problem if field is None else f"{repr(field)[1:-1]} {problem}"
+        place = "" if path is None else f"{path}: " if line is None else f"{path}, line {line}: "
+        super().__init__(f"{place}{self.subject}; {remedy}")
 
-    def at(self, path: Path) -> RecordError:
-        """The same error, naming the file."""
-        return RecordError(self.problem, self.remedy, field=self.field, path=path)
+    def at(self, path: Path, line: int | None = None) -> Self:
+        """The same error, naming the file and the line."""
+        return type(self)(self.problem, self.remedy, field=self.field, path=path, line=line)
 
 
 @contextmanager
@@ -105,22 +106,39 @@ def load_as(path: str | os.PathLike[str], cls: type[R]) -> R:
 
     Args:
         path: the file.
-        cls: a dataclass; the default of its field ``schema`` is the version that is read.
+        cls: a dataclass. The default of its field ``schema`` is the version that is read; its
+            ``UPGRADES``, if it has any, map earlier versions to what turns one into the next.
 
     Raises:
-        RecordError: for anything but a whole, unedited record of this schema.
+        RecordError: for anything but a whole, unedited record of this or an earlier schema.
         OSError: for a file that is missing or not readable.
     """
     path = Path(path)
     with naming(path):
-        try:
-            text = path.read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise RecordError(
-                f"is not UTF-8 ({error.reason} at byte {error.start})", UNEDITED
-            ) from None
-        # a checkout may have converted the line ends; inside strings they are escaped
-        return unseal_line(text.replace("\r\n", "\n"), cls)
+        return unseal_line(text_of(path), cls)
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; RecordError for what is no file, or not UTF-8."""
+    require_file(path)
+    # a checkout may have converted the line ends; inside strings they are escaped
+    return utf8(path.read_bytes()).replace("\r\n", "\n")
+
+
+def require_file(path: Path) -> None:
+    """Refuse pipes and devices, which a reader could wait for without end."""
+    if path.exists() and not path.is_file():
+        problem = "is not a regular file"
+        raise RecordError(problem, "give a file that advreg wrote", path=path)
+
+
+def utf8(content: bytes) -> str:
+    """Decode the bytes, or name the first that is wrong."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 ({error.reason} at byte {error.start})"
+        raise RecordError(problem, UNEDITED) from None
 
 
 def seal_line(record: DataclassInstance) -> str:
@@ -130,10 +148,15 @@ def seal_line(record: DataclassInstance) -> str:
 
 def unseal_line(text: str, cls: type[R]) -> R:
     """The record in a sealed text; errors as in :func:`load_as`."""
+    return unseal(text, lambda payload: cls)
+
+
+def unseal(text: str, type_of: Callable[[Payload], type[R]]) -> R:
+    """The record in a sealed text, whose payload says which type it has."""
     payload = _parsed(text)
     checksum = payload.pop("checksum", None)
-    _check_schema(payload, cls)
-    record: R = _decoded(cls, payload)
+    cls = type_of(payload)
+    record: R = _decoded(cls, _upgraded(payload, cls))
     if not isinstance(checksum, str) or not re.fullmatch(r"[0-9a-f]{64}", checksum):
         raise RecordError(
             f"must be 64 hexadecimal digits, got {shown(checksum)}", UNEDITED, field="checksum"
@@ -216,6 +239,8 @@ def _plain(value: Any, keep_paths: bool, where: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
+        if abs(value) > sys.float_info.max:
+            raise RecordError("must be a number below 1.8e308", "leave it out", field=where)
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
@@ -253,14 +278,12 @@ def without_surrogates(text: str) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """A JSON object; unlike json.loads, refuses NaN, overflow and duplicate keys."""
+    """A JSON object, but without NaN, overflow, duplicate keys and lone surrogates."""
 
-    def constant(name: str) -> float:
-        raise ValueError(f"{name} is not JSON")
-
-    def number(digits: str) -> float:
-        value = float(digits)
-        return value if math.isfinite(value) else constant(digits)
+    def whole(digits: str) -> int:
+        if math.isinf(float(digits)):
+            raise ValueError(f"{digits[:20]}… is out of range")
+        return int(digits)
 
     def entries(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -269,9 +292,8 @@ def _parsed(text: str) -> dict[str, Any]:
         return found
 
     try:
-        value = json.loads(
-            text, parse_constant=constant, parse_float=number, object_pairs_hook=entries
-        )
+        value = json.loads(text, parse_int=whole, object_pairs_hook=entries)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is not valid JSON ({error})", UNEDITED) from None
     if not isinstance(value, dict):
@@ -279,12 +301,25 @@ def _parsed(text: str) -> dict[str, Any]:
     return value
 
 
-def _check_schema(payload: Mapping[str, Any], cls: Any) -> None:
-    schema = payload.get("schema", cls.schema)  # a missing field is reported with the others
-    if type(schema) is int and schema != cls.schema:
+def _upgraded(payload: Payload, cls: Any) -> Payload:
+    """The payload in the schema of the class, by one upgrade for each version in between."""
+    upgrades: Mapping[int, Upgrade] = getattr(cls, "UPGRADES", {})
+    schema, newest = payload.get("schema"), cls.schema
+    if type(schema) is not int:  # reported with the other fields
+        return payload
+    oldest = min(upgrades, default=newest)
+    if not oldest <= schema <= newest:
+        expected = newest if oldest == newest else f"{oldest} to {newest}"
         old = "read it with the advreg that wrote it, or repeat the run"
-        remedy = "update advreg" if schema > cls.schema else old
-        raise RecordError(f"must be {cls.schema}, got {schema}", remedy, field="schema")
+        remedy = "update advreg" if schema > newest else old
+        raise RecordError(f"must be {expected}, got {schema}", remedy, field="schema")
+    try:
+        for version in range(schema, newest):
+            payload = upgrades[version](payload) | {"schema": version + 1}
+    except (AttributeError, KeyError, TypeError) as error:
+        problem = f"is not a whole record of schema {version} ({error!r})"
+        raise RecordError(problem, UNEDITED, field="record") from None
+    return payload
 
 
 def _decoded(hint: Any, value: Any, where: str = "") -> Any:
@@ -294,7 +329,7 @@ def _decoded(hint: Any, value: Any, where: str = "") -> Any:
         return None if value is None else _decoded(arguments[0], value, where)
     if hint is Any:
         return value
-    is_record = dataclasses.is_dataclass(hint)
+    is_record = dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)
     if origin is Literal:
         expected, fits = f"one of {', '.join(arguments)}", value in arguments
     else:
@@ -314,8 +349,7 @@ def _decoded(hint: Any, value: Any, where: str = "") -> Any:
 
 def _built(cls: Any, values: dict[str, Any], prefix: str) -> Any:
     hints = _hints(cls)
-    later = {field.name for field in dataclasses.fields(cls) if field.metadata.get("later")}
-    for name in sorted(hints.keys() - values.keys() - later):
+    for name in sorted(getattr(cls, "__required_keys__", hints.keys()) - values.keys()):
         raise RecordError("is missing", UNEDITED, field=prefix + name)
     for name in sorted(values.keys() - hints.keys()):
         raise RecordError("is not a known field", UNEDITED, field=prefix + name)
@@ -325,8 +359,9 @@ def _built(cls: Any, values: dict[str, Any], prefix: str) -> Any:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
 
 
 def shown(value: object) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from advreg.records.compare import ComparedTask, Status
-from advreg.records.sealed import RecordError, load_as, save_as
+from advreg.records.compare import ComparedTask, Status, name_the_split
+from advreg.records.environment import EnvironmentInfo
+from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as
 
-SCHEMA = 1
 STUDY_FILE = "study.json"
 
 
@@ -66,6 +67,10 @@ class Panel:
     points: list[StudiedPoint]
 
 
+def _name_the_split(record: Payload) -> Payload:
+    return record | {"task": name_the_split(record["task"])}
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
     """All studies of one method on one task.
@@ -86,7 +91,9 @@ class StudyRecord:
         started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
-    schema: int = SCHEMA
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_split}
+
+    schema: int = 2
     kind: Literal["study"] = "study"
     status: Status
     method: str
@@ -96,7 +103,7 @@ class StudyRecord:
     baselines: list[str]
     variants: list[StudiedVariant]
     notes: list[str]
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     started: str
     finished: str
 

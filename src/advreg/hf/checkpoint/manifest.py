@@ -14,18 +14,24 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from advreg.records.paths import stays_inside
-from advreg.records.sealed import RecordError, load_as, save_as, sync_folder
+from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_as, sync_folder
 
 MANIFEST_FILE = "advreg_manifest.json"
 STAGING = (
     "_saving"  # where checkpoints are written; uploads to the hub leave out what begins with _
 )
+
+
+def _know_the_beginning(manifest: Payload) -> Payload:
+    """Manifests of schema 1 did not always hold ``since`` and ``at``."""
+    return {"since": 0, "at": 0.0} | manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +47,14 @@ class Manifest:
         at: when it was sealed, in seconds since 1970.
     """
 
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _know_the_beginning}
+
     run: str
     sizes: dict[str, int]
     digests: dict[str, str]
-    since: int = field(default=0, metadata={"later": True})
-    at: float = field(default=0.0, metadata={"later": True})
-    schema: int = 1
+    since: int = 0
+    at: float = 0.0
+    schema: int = 2
 
 
 def seal(folder: Path, run: str, since: int = 0) -> None:

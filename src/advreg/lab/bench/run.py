@@ -58,7 +58,7 @@ class Bench:
         name = device_name() if self.device.type == "cuda" else "cpu"
         self.environment = capture_environment(name)
         found = self.environment["git"]
-        self.commit = commit or (found and found["commit"])
+        self.commit = commit or (found["commit"] if found else None)
         self.model: Any = None
         self._described: dict[str, Any] = {}
         self._current: _Measuring | None = None

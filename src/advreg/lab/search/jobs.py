@@ -25,7 +25,7 @@ from advreg.lab.runs.workloads import Workload, load_workload, source_of
 from advreg.lab.search.pool import Tell
 from advreg.records import run as records
 from advreg.records.diagnostics import HEALTH_FILE
-from advreg.records.environment import capture_environment
+from advreg.records.environment import EnvironmentInfo, capture_environment
 
 _DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
 _OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
@@ -156,7 +156,7 @@ class Environment:
         """Take a run's device in."""
         self._devices |= {str(device) for device in (run.environment.get("device"),) if device}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> EnvironmentInfo:
         return {**self._here, "device": ", ".join(sorted(self._devices)) or None}
 
 
