@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,16 @@ from advreg.records import diagnostics as health
 from advreg.records.bench import BenchRecord
 from advreg.records.compare import COMPARE_FILE, CompareRecord
 from advreg.records.diagnostics import HealthRecord
-from advreg.records.log import RecordLog
+from advreg.records.log import LOG_SUFFIX
 from advreg.records.probe import ProbeRecord
-from advreg.records.run import RunRecord
-from advreg.records.sealed import RecordError, load_as
+from advreg.records.reading import Record, read_each
+from advreg.records.run import RECORD_FILE, RunRecord
+from advreg.records.sealed import RecordError
 from advreg.records.study import STUDY_FILE, StudyRecord
 
-PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
-_LOG = ".jsonl.gz"
+PLAN_FILE = "plan.json"
 _SKIPPED = ("checkpoint-", "model", "weights", "subwords", ".")  # folders without records
 _NAME_PARTS = 3
-
-Record = RunRecord | CompareRecord | StudyRecord | ProbeRecord | BenchRecord
-_SCHEMAS: dict[str, type[Record]] = {
-    "run": RunRecord,
-    "compare": CompareRecord,
-    "study": StudyRecord,
-    "probe": ProbeRecord,
-    "bench": BenchRecord,
-}
 
 
 @dataclass(frozen=True)
@@ -87,9 +79,10 @@ class Gathered:
         """Add the record of a file."""
         folder = path.parent
         match record:
+            case RunRecord() if path.name.endswith(LOG_SUFFIX):
+                self.runs.append(Run(record.name, path / record.name, record))
             case RunRecord():
-                name, healthy = short_name(folder), health.load(folder)
-                self.runs.append(Run(name, folder, record, healthy))
+                self.runs.append(Run(short_name(folder), folder, record, _health(folder)))
             case CompareRecord():
                 self.comparisons[folder] = record
             case StudyRecord():
@@ -149,61 +142,48 @@ def _below(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(_SKIPPED))
         for name in sorted(names):
-            if name.endswith((".json", _LOG)) and not name.startswith("."):
+            if name.endswith((".json", LOG_SUFFIX)) and not name.startswith("."):
                 yield Path(here) / name
 
 
 def _take(path: Path, found: Gathered, strict: bool) -> bool:
-    """Read a file if it is a record; whether it is one."""
-    try:
-        if path.name.endswith(_LOG):
-            logged = RecordLog(path).records()
-            found.runs += [Run(each.name, path / each.name, each) for each in logged]
-            return True
-        kind = _kind(path)
-        if kind in _SCHEMAS:
-            found.add(path, load_as(path, _SCHEMAS[kind]))
-        elif kind == "plan":
-            found.unfinished.append(_unfinished(path))
-        elif strict:
-            remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
-            raise RecordError("is not a record", remedy, path=path)
-        return bool(kind)
-    except RecordError as error:
-        if strict:
-            raise
-        reason = f"{error.field or ''} {error.problem}".strip()
-        found.unreadable.append(Unreadable(short_name(path), path, reason))
-        return True
-
-
-def _kind(path: Path) -> str:
-    """The kind of record in a file; empty if it is none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
-        if path.name in (RECORD_FILE, COMPARE_FILE, STUDY_FILE):
-            raise RecordError(f"is not valid JSON ({error})", "repeat the run", path=path) from None
-        return ""
-    return _kind_of(content, path) if isinstance(content, dict) else ""
-
-
-def _kind_of(content: Mapping[str, Any], path: Path) -> str:
+    """Read what a file holds; whether it holds any record."""
     if path.name == PLAN_FILE:
-        is_waiting = "method" in content and not (path.parent / RECORD_FILE).is_file()
-        return "plan" if is_waiting else ""
-    if "checksum" not in content:
-        return "run" if path.name == RECORD_FILE else ""
-    kind = content.get("kind", "run" if "outcome" in content else "")
-    return kind if kind in _SCHEMAS else ""
+        return _take_plan(path, found)
+    read = list(read_each(path))
+    for record in read:
+        if not isinstance(record, RecordError):
+            found.add(path, record)
+        elif strict:
+            raise record
+        else:
+            reason = f"{record.field or ''} {record.problem}".strip()
+            found.unreadable.append(Unreadable(short_name(path), path, reason))
+    if strict and not read:
+        remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
+        raise RecordError("is not a record", remedy, path=path)
+    return bool(read)
 
 
-def _unfinished(path: Path) -> Unfinished:
-    plan, folder = json.loads(path.read_bytes()), path.parent
-    seed = plan.get("seed")
-    return Unfinished(
-        short_name(folder), folder, str(plan["method"]), seed if isinstance(seed, int) else None
-    )
+def _take_plan(path: Path, found: Gathered) -> bool:
+    """Note a run that has a plan and no record."""
+    folder = path.parent
+    plan: Any = None
+    with suppress(ValueError, OSError):
+        plan = json.loads(path.read_bytes())
+    is_waiting = isinstance(plan, dict) and "method" in plan
+    if not is_waiting or (folder / RECORD_FILE).is_file():
+        return False
+    seed = plan.get("seed") if isinstance(plan.get("seed"), int) else None
+    found.unfinished.append(Unfinished(short_name(folder), folder, str(plan["method"]), seed))
+    return True
+
+
+def _health(folder: Path) -> HealthRecord | None:
+    """The diagnostics of a run; a damaged file is noted when its folder is searched."""
+    with suppress(RecordError):
+        return health.load(folder)
+    return None
 
 
 def short_name(path: Path, parts: int = _NAME_PARTS) -> str:
