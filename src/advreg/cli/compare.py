@@ -9,9 +9,9 @@ from rich.console import Console
 
 from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.report.compare import read, results
-from advreg.lab.report.curves import draw_norms
 from advreg.lab.report.labels import NOTHING, counted, method_name, task_name
-from advreg.lab.report.render import chosen, notes, sheets, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Remaining
 from advreg.records.compare import CompareRecord, MethodGain
@@ -41,7 +41,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     record, runs = read(folder)
     found = results(record, runs)
     tell(
-        sheets(found),
+        tables(found),
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
@@ -50,8 +50,8 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
         draw_norms(runs, picture, titles)
         written.append(picture)
-    tables = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
-    console.print(tables, highlight=False, soft_wrap=True)
+    places = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
+    console.print(places, highlight=False, soft_wrap=True)
     for line in _verdict_lines(record, folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return all(failure.tuning for failure in found.failures)

@@ -18,6 +18,7 @@ def test_the_interval_is_that_of_scipys_test_of_one_sample(values: list[float]) 
     interval = spread.interval()
     if spread.deviation == 0:
         assert interval == (spread.mean, spread.mean)
+        assert spread.shown_interval() is None
     else:
         expected = stats.t.interval(
             0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)

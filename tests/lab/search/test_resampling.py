@@ -8,7 +8,7 @@ import pytest
 
 from advreg.lab.search.resampling import Score, resampled, sampling_error
 from advreg.lab.search.sequential import Look, Looks
-from advreg.lab.tasks.metrics import METRICS
+from advreg.lab.kinds.classification.metrics import METRICS
 
 SEEDS = 4
 

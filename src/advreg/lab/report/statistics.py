@@ -1,4 +1,4 @@
-"""Student's t: the mean of a few numbers and how far it can be trusted."""
+"""Student's t: the mean of a few numbers and its uncertainty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from advreg.lab.student import t_quantile
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, sample standard deviation (none of a single value) and number of some values."""
+    """Mean, sample standard deviation (``None`` for a single value) and number of some values."""
 
     mean: float
     deviation: float | None
@@ -33,7 +33,7 @@ class Spread:
 
     @classmethod
     def paired(cls, mine: Mapping[int, float], theirs: Mapping[int, float]) -> Spread | None:
-        """Of the differences of values with the same seed; ``None`` if there are none.
+        """The differences of values with the same seed; ``None`` if there are none.
 
         Example:
             >>> Spread.paired({0: 3.0, 1: 5.0}, {1: 4.0, 2: 9.0})
@@ -42,17 +42,20 @@ class Spread:
         return cls.of([mine[seed] - theirs[seed] for seed in sorted(mine) if seed in theirs])
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """Where the mean of all that could have been drawn lies, if they are normal; ``None`` for a
-        single value.
+        """The confidence interval of the mean for normal values.
 
-        mean ± t · s / √n, with the quantile t of Student's distribution of n − 1 degrees of
-        freedom.
+        mean ± t · s / √n, with the quantile t of Student's distribution with n − 1 degrees of
+        freedom. ``None`` for a single value.
         """
         if self.deviation is None:
             return None
-        reach = (
-            t_quantile(0.5 + confidence / 2, self.count - 1)
-            * self.deviation
-            / math.sqrt(self.count)
-        )
+        quantile = t_quantile(0.5 + confidence / 2, self.count - 1)
+        reach = quantile * self.deviation / math.sqrt(self.count)
         return self.mean - reach, self.mean + reach
+
+    def shown_interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """The interval to show; ``None`` for values that are all equal.
+
+        They do not show how much others would differ: an interval of no width would look certain.
+        """
+        return self.interval(confidence) if self.deviation else None
