@@ -167,20 +167,12 @@ class Study:
 
     def record(self, status: Status) -> StudyRecord:
         """The record of everything known so far."""
-        settings, data = self.settings, self._data
+        settings = self.settings
         return StudyRecord(
             status=status,
             method=settings.method,
             seeds=list(settings.seeds),
-            task=ComparedTask(
-                name=settings.base.task,
-                title=data.title,
-                main_metrics=list(data.main_metrics),
-                scored_on=data.scored_on,
-                fingerprint=data.fingerprint,
-                sizes=data.sizes,
-                settings=shown(settings.base, settings.base.methods),
-            ),
+            task=self._task(),
             panels=[
                 Panel(
                     name=study.name,
@@ -209,6 +201,18 @@ class Study:
             environment=self._environment.as_dict(),
             started=self._begun,
             finished=now(),
+        )
+
+    def _task(self) -> ComparedTask:
+        settings, data = self.settings, self._data
+        return ComparedTask(
+            name=settings.base.task,
+            title=data.title,
+            main_metrics=list(data.main_metrics),
+            scored_on=data.scored_on,
+            fingerprint=data.fingerprint,
+            sizes=data.sizes,
+            settings=shown(settings.base, settings.base.methods),
         )
 
 
