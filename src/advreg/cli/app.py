@@ -10,13 +10,17 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
+from advreg.cli.flags import completed, given_of, normalised, parse_assignments, with_flags
 from advreg.lab.runs import bases
 from advreg.records.environment import require_clean_tree
 
 
 class Commands(TyperGroup):
     """Commands that name the value they refuse, and the option that an abbreviation stands for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, completed(name or "") or command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
