@@ -48,6 +48,8 @@ class Description(ABC):
     """Python code that loads and uses a trained model, for the model card."""
     tasks: ClassVar[tuple[str, ...]]
     """What ``--task`` may be."""
+    streams: ClassVar[int] = 1
+    """How many sequences of a sample are perturbed: two with an encoder and a decoder."""
 
     @abstractmethod
     def recognises(self, task: TaskInfo) -> bool:

@@ -8,7 +8,7 @@ from advreg.lab.kinds.translation.description import Translation
 from advreg.records.run import TaskInfo
 
 KINDS: dict[str, Description] = {kind.name: kind for kind in (Classification(), Translation())}
-"""By name. Records that no kind recognises are shown as those of the first."""
+"""By name. Records that no kind recognises are shown like runs of the first."""
 
 
 def kind_of(task: TaskInfo) -> Description:
