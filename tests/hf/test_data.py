@@ -394,6 +394,23 @@ def test_a_target_that_is_too_long_is_named_too_but_many_labels_at_once_are_not(
     Limits(None, 8).check(batch)
 
 
+# ---- token ids
+
+
+@pytest.mark.parametrize("wrong", [-1, 0])
+def test_a_token_that_the_model_does_not_have_is_named_with_its_sample_and_position(
+    wrong: int,
+) -> None:
+    model = tiny("bert")
+    size = model.get_input_embeddings().num_embeddings
+    batch = {**tiny_batch("bert", lengths=[3, 5]), "sample_id": torch.tensor([4, 7])}
+    Limits.of(model).check(batch)
+    batch["input_ids"][1, 2] = bad = wrong or size
+    told = rf"sample id 7 has the token id {bad} at position 2, but the model has {size} token ids"
+    with pytest.raises(ValueError, match=told):
+        Limits.of(model).check(batch)
+
+
 # ---- a look ahead
 
 

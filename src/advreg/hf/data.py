@@ -171,20 +171,22 @@ def _copies(samples: Any) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a model: labels below ``classes``, at most ``positions`` tokens; None is no
-    limit.
+    """The limits of a model: labels below ``classes``, at most ``positions`` tokens, token ids
+    below ``ids``; None is no limit.
     """
 
     classes: int | None
     positions: int | None
+    ids: int | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> Limits:
         core = bare(model)
-        return cls(_classes(core), _positions(core))
+        return cls(_classes(core), _positions(core), _ids(core))
 
     def check(self, batch: Batch) -> None:
-        """Refuse a batch the model has no class or no position for, naming the sample."""
+        """Refuse a batch the model has no class, position or token for, naming the sample."""
+        self._check_ids(batch.get("input_ids"), batch)
         self._check_length(batch.get("input_ids"), batch.get("attention_mask"), batch, "tokens")
         labels = batch.get("labels")
         if not isinstance(labels, Tensor) or labels.is_floating_point():
@@ -193,6 +195,18 @@ class Limits:
             _check_classes(labels, self.classes, batch)
         elif labels.dim() == 2:  # the target of a translation
             self._check_length(labels, labels != IGNORED, batch, "target tokens")
+
+    def _check_ids(self, tokens: object, batch: Batch) -> None:
+        if self.ids is None or not isinstance(tokens, Tensor) or tokens.is_floating_point():
+            return
+        wrong = (tokens < 0) | (tokens >= self.ids)
+        if bool(wrong.any()):
+            row, *position = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"{_sample(batch, row)} has the token id {int(tokens[wrong][0])} at position "
+                f"{position[-1] if position else 0}, but the model has {self.ids} token ids "
+                f"(0–{self.ids - 1}); use the model's own tokenizer, or resize its embeddings"
+            )
 
     def _check_length(self, tokens: object, mask: Tensor | None, batch: Batch, what: str) -> None:
         if (
@@ -250,6 +264,15 @@ def _positions(core: nn.Module) -> int | None:
             offset = int(getattr(module, "offset", 0))
             return module.num_embeddings - max(lost, offset)
     return None
+
+
+def _ids(core: nn.Module) -> int | None:
+    """Rows of the table of token embeddings."""
+    try:
+        table = getattr(core, "get_input_embeddings", lambda: None)()
+    except NotImplementedError:  # it takes no tokens
+        return None
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
 _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")

@@ -130,7 +130,7 @@ class PerturbationMemory(RowMemory[PerturbationCache]):
         if count == 0:
             raise ValueError(
                 f"cache_fraction {self.fraction} of {samples} samples caches none; make it "
-                f"{1.05 / samples:.2g} or more"
+                f"{min(1.0, 1.05 / samples):.2g} or more"
             )
         return count
 
