@@ -3,6 +3,7 @@
 No deadline for examples either: a machine that is busy is no failure.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,15 @@ import torch
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _modules_are_no_garbage() -> None:
+    """Each run of the Trainer collects garbage, which takes a second or more unless the modules
+    that are imported so far are frozen.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
