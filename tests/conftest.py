@@ -17,6 +17,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.fsync = lambda descriptor: None  # no test cuts the power, and all together wait for minutes
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
