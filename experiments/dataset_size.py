@@ -1,4 +1,4 @@
-"""Does a step take longer when the data set is larger? ARCH's reuse step for several sizes, interleaved on one model.
+"""Time of ARCH's reuse step for data sets of several sizes, interleaved on one model.
 
     python experiments/dataset_size.py results/cost/dataset_size.json --commit $(git rev-parse HEAD) \\
         --model bert-base --shape 32x64 --precision bf16 --samples 10000 100000 1000000

@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def tasks(self) -> list[str]:
-        """Those that have a finished run."""
+        """The methods that have a finished run."""
         return [
             task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)
         ]
