@@ -193,7 +193,7 @@ def test_a_used_folder_is_refused_without_resume_and_finished_runs_are_not_repea
     ]  # fmt: skip
     refused = advreg(*again, cwd=folder.parent)
     assert (refused.code, refused.err) == (
-        2, "error: output 'out' holds runs already; add --resume to go on with them, or choose another folder\n",
+        2, "error: output 'out' holds runs already; add --resume to resume them, or choose another folder\n",
     )  # fmt: skip
     done = advreg(*again, "--resume", cwd=folder.parent)
     assert done.code == 0, done.err
