@@ -51,7 +51,7 @@ def tier(name: str) -> str:
 
 
 class Records:
-    """The records there are; figures of those that are not there are left out of the page."""
+    """The existing records; the page omits figures of missing ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -147,7 +147,7 @@ def short_run(panel: Panel) -> Spread:
 
 
 def median(panel: Panel, name: str) -> str:
-    """Of a row's ratio, or of a whole run's."""
+    """The ratio of a row or of a whole run as text."""
     spreads = {run.name: run.to_standard for run in panel.whole} | {
         row.name: row.ratio for row in panel.rows
     }
@@ -311,7 +311,7 @@ def compiled_bar(found: Records) -> list[list[str]]:
 
 
 def size_bar(found: Records) -> list[list[str]]:
-    """The reuse step of a large data set against that of a small one."""
+    """The reuse step of a large data set relative to a small one."""
     row = "arch (cache_device=device), reuse, {:,} samples"
     spreads = [
         (size, found.ratio(row.format(size), row.format(10_000), *SIZES))

@@ -21,7 +21,7 @@ from advreg.records.run import RunRecord
 def keep(
     about: str, page: Path, text: str, draw: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Write a page and its pictures; with ``--check``, instead name those that are not up to date.
+    """Write a page and its pictures; with ``--check``, name outdated ones instead.
 
     Args:
         about: what ``--help`` says.

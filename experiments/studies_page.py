@@ -1,4 +1,4 @@
-"""docs/results/studies.md and its pictures from the records in results/studies, as far as they are there.
+"""docs/results/studies.md and its pictures from the existing records in results/studies.
 
 python experiments/studies_page.py            # writes them
 python experiments/studies_page.py --check    # says whether they are up to date
@@ -147,7 +147,7 @@ def number(label: str) -> float | None:
 def verdict(
     says: str, interval: Interval | None, *, margin: float = 0.0, neutral: float = 0.0
 ) -> str:
-    """Does the interval leave room for what the paper says, or for nothing else?
+    """Whether the interval is consistent with the paper's claim, contradicts it, or neither.
 
     Better: above ``neutral``. Alike: within ``margin`` of zero. An interval that allows both leaves
     it open, and so does none at all.
@@ -190,7 +190,7 @@ def margin_of(record: StudyRecord) -> float:
 
 
 def read(folder: Path) -> dict[str, StudyRecord]:
-    """The studies of which a run has finished, by the name of their folder; translation, as in the
+    """The studies with a finished run, by the name of their folder; translation, as in the
     paper, first.
     """
     found = {path.parent.name: load(path.parent) for path in sorted(folder.glob(f"*/{STUDY_FILE}"))}

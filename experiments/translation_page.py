@@ -239,7 +239,7 @@ def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) ->
 
 
 def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
-    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's
+    """Forward and backward passes of a run's step on average; its whole schedule relative to Standard's
     in a bench.
     """
     passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
@@ -272,7 +272,7 @@ def how_scored(run: RunRecord, metrics: Iterable[str], own: Sequence[str]) -> st
 
 
 def schedules(found: Records) -> str:
-    """Runs that stand for themselves: how long and how fast they learned, and where that led."""
+    """Single runs: their length, learning rate and scores."""
     runs = load_all(found.folder, "schedules/*/record.json")
     if not runs:
         return ""
@@ -376,7 +376,7 @@ def rounds_of(
 
 
 def norms(found: Records) -> str:
-    """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls
+    """The variance of the gradient's norm, relative to SMART's; after the warm-up, in which it falls
     whatever the method.
     """
     columns = [
@@ -401,7 +401,7 @@ def norms(found: Records) -> str:
 
 
 def variance(compared: Compared, task: str, method: str) -> float | None:
-    """Of the norms logged after the warm-up, mean over seeds."""
+    """The variance of the norms logged after the warm-up, mean over seeds."""
     drawn = curve(method, compared.of(task, method).values(), settled=True)
     return statistics.fmean(drawn.variances) if drawn is not None and drawn.variances else None
 
@@ -507,7 +507,7 @@ def about_model(line: Mapping[str, Any]) -> str:
 
 
 def studies(folder: Path) -> list[str]:
-    """The tables of the studies there are, as they are."""
+    """The tables of the existing studies, unchanged."""
     there = {name: text for name, text in STUDIES.items() if (folder / name / STUDY_FILE).is_file()}
     return [
         f"{text.strip()}\n\n{study_to_markdown(findings(load_study(folder / name)))}"
@@ -565,7 +565,7 @@ def shares(line: Mapping[str, Any]) -> str:
 
 
 def attention(found: Records) -> str:
-    """Removed kernels of attention over short rows beside PyTorch's: time on the GPU, and time of
+    """Removed kernels of attention over short rows and PyTorch's: time on the GPU, and time of
     calls from the host.
     """
     lines = found.lines("attention.jsonl")

@@ -232,7 +232,7 @@ def strength(folder: Path) -> str:
     record, runs = read(folder)
     if any(
         choice.candidates for choice in record.choices
-    ):  # each method has a weight and a dropout of its own
+    ):  # weight and dropout differ between methods
         return ""
     rows = []
     for task in (each.name for each in record.tasks):

@@ -1,4 +1,4 @@
-"""What a step costs on a GPU that nothing else uses, from results/consistency/cost-*.json."""
+"""Step times on an otherwise idle GPU, from results/consistency/cost-*.json."""
 
 from __future__ import annotations
 
