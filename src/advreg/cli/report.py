@@ -43,4 +43,4 @@ def _lead(found: Gathered) -> str:
         ("bench", "benches"): len(found.benches),
     }
     told = [counted(count, *names) for names, count in counts.items() if count]
-    return f"Made from the records of  {', '.join(told)}."
+    return f"Made from the records of {', '.join(told)}."
