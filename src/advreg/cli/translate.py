@@ -1,4 +1,4 @@
-"""``advreg translate``: lines in, lines out."""
+"""``advreg translate``: translates lines of text."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ def translate_stream(
     device: str | None = None,
     errors: TextIO | None = None,
 ) -> int:
-    """Translate lines to lines, in their order; an empty line stays empty. Returns how many there
-    were.
+    """Translate lines in order; an empty line stays empty. Returns the number of lines.
 
     Args:
         model: folder of a translation run, or the model folder in it.
         source, output: text streams.
         beam, length_penalty: of the search; by default what the model was exported with.
-        max_tokens: positions of a batch, beams counted; by default what suits the device.
+        max_tokens: positions of a batch, including beams; by default what suits the device.
         precision: fp32 or bf16.
         device: cpu or cuda; by default cuda if there is one.
-        errors: where progress is told; nowhere if not given.
+        errors: stream for progress; none by default.
     """
     if max_tokens is not None:
         check_whole("max_tokens", max_tokens, 1)
@@ -64,9 +63,7 @@ def translate_stream(
 
 
 def translate_standard_streams(model: Path, **options: Any) -> int:
-    """:func:`translate_stream` from stdin to stdout, UTF-8 whatever the locale, progress on
-    stderr.
-    """
+    """:func:`translate_stream` from stdin to stdout in UTF-8, with progress on stderr."""
     for stream, errors in ((sys.stdin, _ESCAPE), (sys.stdout, "strict")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
@@ -76,7 +73,7 @@ def translate_standard_streams(model: Path, **options: Any) -> int:
 
 
 class _Counter:
-    """Tells of sentences as they are done."""
+    """Prints the number of translated sentences."""
 
     def __init__(self, errors: TextIO | None, done: int) -> None:
         self.errors, self.done = errors, done
@@ -89,8 +86,8 @@ class _Counter:
 
 
 def _in_parts(source: TextIO, size: int) -> Iterator[list[str]]:
-    """Lines without their ends, so many at a time; bytes that a stream could not decode and escaped
-    are refused.
+    """Chunks of lines without their ends; bytes that a stream could not decode and escaped are
+    refused.
     """
     numbered = enumerate(source, start=1)
     while part := list(islice(numbered, size)):

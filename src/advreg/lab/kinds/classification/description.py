@@ -1,4 +1,4 @@
-"""What reports and tables say of runs on labelled texts."""
+"""Description of runs on labelled texts for reports and tables."""
 
 from __future__ import annotations
 

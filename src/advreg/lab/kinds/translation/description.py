@@ -1,4 +1,4 @@
-"""What reports and tables say of runs of translation."""
+"""Description of translation runs for reports and tables."""
 
 from __future__ import annotations
 
