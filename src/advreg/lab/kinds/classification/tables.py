@@ -22,19 +22,11 @@ first is row 1.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import importlib
-import io
-import json
 import math
 import random
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from advreg.lab.kinds.classification.textdata import (
     Example,
@@ -42,7 +34,7 @@ from advreg.lab.kinds.classification.textdata import (
     check_examples,
     make_text_data,
 )
-from advreg.lab.kinds.sources import DataError
+from advreg.lab.kinds.sources import DataError, Table, header_of, read_table, table_name
 
 LABEL_NAMES = ("label", "labels", "target", "class", "score", "y")
 PAIRED_NAMES = (
@@ -60,8 +52,6 @@ TEXT_NAMES = (
 )  # fmt: skip
 PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20
-_TABS: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 Label = str | int | float
 
@@ -71,15 +61,6 @@ class _Columns:
     text: str
     pair: str | None
     label: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A file as read: its column names, and each row with its number."""
-
-    path: Path
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int, dict[str, Any]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +93,23 @@ def load_tables(
     if not 0 < dev_fraction < 1:
         raise DataError(f"dev_fraction must be between 0 and 1, both excluded, got {dev_fraction}")
     train = Path(train)
-    table = _read(train)
+    table = read_table(train)
     columns = _find_columns(table, text, pair, label)
     parts = [_records(table, columns)]
     if dev is not None:
-        parts.append(_records(_read(Path(dev)), columns))
+        parts.append(_records(read_table(Path(dev)), columns))
     labels = _class_names(parts)
     splits = [_examples(records, labels) for records in parts]
     if dev is None:
         splits = _split(splits[0], labels, dev_fraction, seed, train)
     dev_source = f"{train} (held out)" if dev is None else str(dev)
     return make_text_data(
-        _stem(train), splits[0], splits[1], labels, train_source=str(train), dev_source=dev_source
+        table_name(train),
+        splits[0],
+        splits[1],
+        labels,
+        train_source=str(train),
+        dev_source=dev_source,
     )
 
 
@@ -133,162 +119,16 @@ def check_columns(
     """Refuse a file that is not there and columns that it does not have, by the header of a csv or
     tsv file; columns of other files are checked when these are read.
     """
-    suffix = _file_suffix(path)
-    if suffix.startswith((".csv", ".tsv")):
-        opened = gzip.open if suffix.endswith(".gz") else open
-        dialect = _TABS if suffix.startswith(".tsv") else {}
-        try:
-            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-                header = next(csv.reader(file, **dialect), [])
-        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
-            return  # load_tables says what is wrong with the file
-        if header:
-            names = tuple(name.strip() for name in header)
-            _find_columns(_Table(path, names, ()), text, pair, label)
+    names = header_of(path)
+    if names:
+        _find_columns(Table(path, names, ()), text, pair, label)
 
 
-def _suffix(path: Path) -> str:
-    """The one of `SUFFIXES` the file's name ends in."""
-    for suffix in SUFFIXES:
-        if path.name.lower().endswith(suffix):
-            return suffix
-    raise DataError(
-        f"{path}: the file name must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; "
-        "convert it"
-    )
-
-
-def _stem(path: Path) -> str:
-    return path.name[: -len(_suffix(path))] or path.name
-
-
-def _file_suffix(path: Path) -> str:
-    """The suffix of a table that exists."""
-    suffix = _suffix(path)
-    if not path.is_file():
-        raise DataError(
-            f"{path}: must be a file, got {'a folder' if path.is_dir() else 'nothing'}; check the "
-            "path"
-        )
-    return suffix
-
-
-def _read(path: Path) -> _Table:
-    kind = _file_suffix(path).split(".")[1]
-    if kind == "parquet":
-        table = _read_parquet(path)
-    elif kind == "jsonl":
-        table = _read_jsonl(path, _decoded(path))
-    else:
-        table = _read_separated(path, _decoded(path), tabs=kind == "tsv")
-    if not table.rows:
-        raise DataError(f"{path}: must hold at least one row of data, got none")
-    return table
-
-
-def _decoded(path: Path) -> str:
-    """The file's text, unzipped where its name says so, without a byte-order mark."""
-    try:
-        content = (
-            gzip.decompress(path.read_bytes())
-            if path.name.lower().endswith(".gz")
-            else path.read_bytes()
-        )
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: must be a whole gzip file, got: {error}; download or compress it again"
-        ) from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: must be UTF-8, got byte 0x{error.object[error.start]:02x}; "
-            f"save the file as UTF-8 (for instance with iconv)"
-        ) from error
-
-
-def _read_separated(path: Path, content: str, *, tabs: bool) -> _Table:
-    """Read csv, with quotes, or tsv, where a quote is a character like any other (as GLUE writes
-    it).
-    """
-    source = io.StringIO(content, newline="")
-    reader = csv.reader(source, **_TABS) if tabs else csv.reader(source, strict=True)
-    records: list[tuple[int, list[str]]] = []
-    try:
-        records.extend((number, record) for number, record in enumerate(reader, start=1) if record)
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
-        ) from error
-    if not records:
-        return _Table(path, (), ())
-    header = tuple(name.strip() for name in records[0][1])
-    repeated = [name for name, count in Counter(header).items() if count > 1]
-    if repeated:
-        raise DataError(
-            f"{path}, row {records[0][0]}: column names must differ, got {repeated[0]!r} more than "
-            "once"
-        )
-    return _Table(path, header, tuple(_cells(path, header, *record) for record in records[1:]))
-
-
-def _cells(
-    path: Path, header: Sequence[str], row: int, record: Sequence[str]
-) -> tuple[int, dict[str, Any]]:
-    if len(record) != len(header):
-        raise DataError(
-            f"{path}, row {row}: must have {len(header)} columns like the header, got "
-            f"{len(record)}; "
-            f"check the separators and quotes of this row"
-        )
-    return row, dict(zip(header, record, strict=True))
-
-
-def _read_jsonl(path: Path, content: str) -> _Table:
-    rows = []
-    # not splitlines(): U+2028 and its like may stand inside a JSON string
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            rows.append((number, _json_object(path, number, line)))
-    return _Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), tuple(rows))
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: must be valid JSON, got: {error.msg} at column {error.colno}; "
-            f"write one JSON object to a line"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:40]}")
-    return value
-
-
-def _read_parquet(path: Path) -> _Table:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataError(
-            f"{path}: reading parquet needs pyarrow, which is not installed; "
-            f"pip install pyarrow, or save the table as .csv or .jsonl"
-        ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-        names, rows = table.column_names, table.to_pylist()  # here text is decoded
-    except (ValueError, OSError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{path}: must be a parquet file, got: {error}; write it again") from error
-    return _Table(path, tuple(names), tuple(enumerate(rows, start=1)))
-
-
-def _find_columns(table: _Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
+def _find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
     """The named columns, and guesses for the others."""
     for flag, name in (("--text-column", text), ("--pair-column", pair), ("--label-column", label)):
         if name is not None and name not in table.columns:
-            raise DataError(f"{table.path}: {flag} must be one of {_listed(table)}, got {name!r}")
+            raise DataError(f"{table.path}: {flag} must be one of {table.listed}, got {name!r}")
     named = [name for name in (text, pair, label) if name is not None]
     if len(set(named)) < len(named):
         raise DataError(
@@ -304,7 +144,7 @@ def _find_columns(table: _Table, text: str | None, pair: str | None, label: str 
     return _Columns(text, pair, label)
 
 
-def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
+def _guess_texts(table: Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
     """The text column and, unless it is named, the column paired with it."""
     for first, second in PAIRED_NAMES:
         partner = free.get(second) if pair is None else pair
@@ -318,24 +158,20 @@ def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple
     raise _no_guess(table, "text", TEXT_NAMES)
 
 
-def _no_guess(table: _Table, what: str, names: Sequence[str]) -> DataError:
+def _no_guess(table: Table, what: str, names: Sequence[str]) -> DataError:
     return DataError(
         f"{table.path}: the {what} column must be named with --{what}-column or be called one of "
-        f"{', '.join(names)}, got the columns {_listed(table)}; is the first row the header?"
+        f"{', '.join(names)}, got the columns {table.listed}; is the first row the header?"
     )
 
 
-def _listed(table: _Table) -> str:
-    return ", ".join(map(repr, table.columns))
-
-
-def _records(table: _Table, columns: _Columns) -> _Records:
+def _records(table: Table, columns: _Columns) -> _Records:
     """The table's used columns, each cell checked for its type."""
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in table.columns:
             raise DataError(
                 f"{table.path}: must have a column {name!r} like the training table, got "
-                f"{_listed(table)}"
+                f"{table.listed}"
             )
     rows, texts, labels = [], [], []
     for number, cells in table.rows:
