@@ -42,6 +42,8 @@ class Description(ABC):
 
     name: ClassVar[str]
     """The name of the kind's folder in ``advreg.lab.kinds``, and the ``kind`` of its settings."""
+    settings: ClassVar[str]
+    """The module whose ``SETTINGS`` is the class of its runs' settings; imports no torch."""
     pipeline: ClassVar[str]
     """The pipeline tag of its models on the Hugging Face hub."""
     usage: ClassVar[str]

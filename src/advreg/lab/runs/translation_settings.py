@@ -273,3 +273,6 @@ class TranslationSettings(RunSettings):
                 "translation needs text to train on; give --train-source and --train-target"
             )
         return found
+
+
+SETTINGS = TranslationSettings
