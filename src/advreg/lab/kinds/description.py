@@ -50,6 +50,8 @@ class Description(ABC):
     """Python code that loads and uses a trained model, for the model card."""
     tasks: ClassVar[tuple[str, ...]]
     """What ``--task`` may be."""
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """The metrics of which less is better; they are shown on their own scale."""
 
     @abstractmethod
     def recognises(self, task: TaskInfo) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from advreg.lab.kinds.classification.description import Classification
 from advreg.lab.kinds.description import Description, Metrics
+from advreg.lab.kinds.language.description import Language
 from advreg.lab.kinds.translation.description import Translation
 from advreg.records.run import TaskInfo
 
-KINDS: dict[str, Description] = {kind.name: kind for kind in (Classification(), Translation())}
+KINDS: dict[str, Description] = {
+    kind.name: kind for kind in (Classification(), Translation(), Language())
+}
 """By name. Records that no kind recognises are shown as those of the first."""
 
 

@@ -118,12 +118,17 @@ def table_name(path: Path) -> str:
 def _file_suffix(path: Path) -> str:
     """The suffix of a table that exists."""
     suffix = _suffix(path)
+    require_file(path)
+    return suffix
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a file."""
     if not path.is_file():
         raise DataError(
             f"{path}: must be a file, got {'a folder' if path.is_dir() else 'nothing'}; check the "
             "path"
         )
-    return suffix
 
 
 def header_of(path: Path) -> tuple[str, ...]:
@@ -142,21 +147,37 @@ def header_of(path: Path) -> tuple[str, ...]:
         return ()
 
 
+def columns_of(path: Path) -> tuple[str, ...]:
+    """The columns of a table as far as its beginning shows them: the header, the keys of the first
+    object, or the schema; none where that cannot be read.
+    """
+    if not _file_suffix(path).startswith((".jsonl", ".parquet")):
+        return header_of(path)
+    try:
+        if path.name.lower().endswith(".parquet"):
+            return tuple(importlib.import_module("pyarrow.parquet").read_schema(path).names)
+        opened = gzip.open if path.name.lower().endswith(".gz") else open
+        with opened(path, "rt", encoding="utf-8-sig") as file:
+            return tuple(json.loads(next(filter(str.strip, file), "{}")))
+    except (ImportError, ValueError, TypeError, EOFError, OSError, zlib.error):
+        return ()
+
+
 def read_table(path: Path) -> Table:
     """Read a file; rows have the numbers that an editor or a spreadsheet shows."""
     kind = _file_suffix(path).split(".")[1]
     if kind == "parquet":
         table = _read_parquet(path)
     elif kind == "jsonl":
-        table = _read_jsonl(path, _decoded(path))
+        table = _read_jsonl(path, read_text(path))
     else:
-        table = _read_separated(path, _decoded(path), tabs=kind == "tsv")
+        table = _read_separated(path, read_text(path), tabs=kind == "tsv")
     if not table.rows:
         raise DataError(f"{path}: must hold at least one row of data, got none")
     return table
 
 
-def _decoded(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The file's text, unzipped where its name says so, without a byte-order mark."""
     try:
         content = (
