@@ -17,10 +17,10 @@ from typing import Any, get_args
 
 from latex2mathml.converter import convert
 
+from advreg.core.coerce import type_text
 from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create, describe, preset, registry
-from advreg.methods.coerce import type_text
 from advreg.methods.presets import Preset
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -96,6 +96,10 @@ WORKLOADS = {
         preset="bert-base", kind="classification", device="cuda", batch=32, tokens=64, steps=10,
         modes=("eager", "layers"), bf16=True,
     ),
+    "bert-base-large": Workload(
+        preset="bert-base", kind="classification", device="cuda", batch=256, tokens=128, steps=4,
+        modes=("eager", "layers"), bf16=True,
+    ),
     "transformer-base": Workload(
         preset="transformer-base", settings={"vocab_size": 10_000, "decoder_vocab_size": 10_000}, kind="translation",
         device="cuda", batch=256, tokens=32, steps=6, modes=("eager", "layers"), bf16=True,

@@ -74,6 +74,9 @@ the bit. A number is a refusal, `advreg.UnsupportedError`, which comes before tr
 AFTER = """
 Tensor, context and sequence parallelism and reentrant gradient checkpointing are refused by name by all methods that
 perturb.
+
+liger-kernel (`use_liger_kernel=True`, Llama) needs a GPU, so it has no row: `tests/gpu/test_liger.py` holds all methods
+to the stock trainer with it, to the same 1e-6.
 """
 
 

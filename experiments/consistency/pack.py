@@ -4,6 +4,13 @@ history.
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
     bash carry/go.sh understanding,builtin 540  # there: contests, seconds; processes, more flags
 
+The encoder is 39 MiB, too much for one call beside tree and records. Two calls follow each other
+while the machine stays warm:
+
+    1. carry carry/weights    mkdir -p /tmp/advreg-weights && cp carry/weights/* /tmp/advreg-weights/
+    2. carry carry/environment.sh carry/go.sh carry/code.tar.gz carry/data.tar.gz carry/site.tar.gz
+             carry/records    bash carry/go.sh understanding,confirmation 570 15
+
 A tree with uncommitted changes is refused. ``--commit`` packs another commit or tag than the one
 that is checked out; all runs of a contest come from one. ``carry/go.sh`` unpacks, starts CUDA's MPS
 where there is a GPU, and works the queue off; records are in ``$OUT/runs.jsonl.gz``, to be merged
@@ -67,6 +74,7 @@ PACKAGES = (
     "tabulate",
 )  # of pure Python, which the machine may lack
 WEIGHTS = "weights"
+ENCODER = "minilm.tar.xz"
 SETS = ("gsm8k", "e2e_low")
 MOST_MIB = 64
 PART_MIB = 40  # of weights; the tree adds 17
@@ -81,7 +89,11 @@ if [ ! -f "$home/unpacked" ]; then
   touch "$home/unpacked"
 fi
 weights=/tmp/advreg-weights; smollm2=$home/smollm2; mkdir -p "$weights"
-cp "$here"/weights/part-* "$weights/" 2>/dev/null || true
+cp "$here"/weights/* "$weights/" 2>/dev/null || true
+if [ -n "{encoder}" ] && [ ! -d "$home/minilm" ]; then
+  [ -f "$weights/{encoder}" ] || {{ echo "carry carry/weights/{encoder} first"; exit 1; }}
+  tar xf "$weights/{encoder}" -C "$home"
+fi
 if [ -d "$smollm2" ] && [ ! -f "$smollm2/model.safetensors" ]; then
   cat "$weights"/part-* > "$smollm2/model.gguf"
   (cd "$smollm2" && sha256sum -c model.gguf.sha256) || {{ echo "carry all parts of the weights first"; exit 1; }}
@@ -132,13 +144,16 @@ def main() -> None:
         pack_language_model(asked.target, asked.smollm2)
     pack_data(asked.target / "data.tar.gz", asked.data, folders)
     if asked.tasks:
-        pack_encoder(asked.target / "minilm.tar.xz")
+        (asked.target / WEIGHTS).mkdir(exist_ok=True)
+        pack_encoder(asked.target / WEIGHTS / ENCODER)
     pack_packages(asked.target / "site.tar.gz")
     (asked.target / "records").mkdir()
     for path in asked.records:
         shutil.copy(path, asked.target / "records" / f"{path.parent.name}-{path.name}")
     (asked.target / "environment.sh").write_text(
-        _ENVIRONMENT.format(commit=commit, short=commit[:10])
+        _ENVIRONMENT.format(
+            commit=commit, short=commit[:10], encoder=ENCODER if asked.tasks else ""
+        )
     )
     (asked.target / "go.sh").write_text(_GO)
     size = mebibytes(path for path in asked.target.rglob("*") if path.parent.name != WEIGHTS)
@@ -212,7 +227,7 @@ def pack_language_model(target: Path, folder: Path) -> None:
             f"'{folder}'"
         )
     content = b"".join(path.read_bytes() for path in found)
-    (target / WEIGHTS).mkdir()
+    (target / WEIGHTS).mkdir(exist_ok=True)
     for number, part in enumerate(in_parts(content, PART_MIB * 2**20)):
         (target / WEIGHTS / f"part-{number}").write_bytes(part)
     checksum = f"{hashlib.sha256(content).hexdigest()}  model.gguf\n".encode()

@@ -15,6 +15,7 @@ from statistics import fmean
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # pages.py
 
+import gpu_cost
 import texts
 from bootstrap import BOOTSTRAP, ROOT, RUNS, BootstrapRecord
 from bootstrap import read as read_bootstrap
@@ -69,6 +70,7 @@ def page(found: Records, bootstrap: BootstrapRecord) -> str:
         )
     parts += [
         replaced(judged),
+        gpu_cost.section(),
         tuned(found),
         made(found),
         missing(judged, found, bootstrap),

@@ -182,7 +182,7 @@ def arch_penalty(
     with view.dropout(method.dropout):
         clean = CleanPass(view, batch)
         perturbed = method.beside(clean, delta)
-        return method.compared(view, batch, clean.logits, perturbed, _NOW).value
+        return method.compared(view, batch, clean.logits, perturbed).value
 
 
 def _penalty(method: Regulariser, model: nn.Module | HFModelView, batch: Batch) -> Tensor:

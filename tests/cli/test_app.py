@@ -98,7 +98,10 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 def test_an_unknown_flag_is_refused_by_name(advreg: CommandServer, tmp_path: Path) -> None:
     done = advreg("train", "--radios", "1", cwd=tmp_path)
     assert done.code == 2
-    assert "No such option: --radios" in one_line(done.err)
+    told = one_line(done.err)
+    assert "No such option: --radios" in told
+    assert "--radius" in told
+    assert "--arch.radius" not in told
 
 
 def test_debugging_shows_where_an_error_came_from(advreg: CommandServer, tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     seeds, accuracy, time, forward, backward, cache = table["standard"]
     assert (seeds, time, forward, backward, cache) == ("2", "1.00", "1.00", "1.00", "–")
     assert " ± " in accuracy
-    expected = create("arch", refresh_every=2).passes()
+    expected = create("arch", refresh_every=2, ascent_steps=1).passes()  # of fine-tuning
     assert table["arch"][3:5] == [f"{expected.forward:.2f}", f"{expected.backward:.2f}"]
     record = records.load(folder / "arch-seed1" / "record.json")
     assert table["arch"][5] == f"{(record.outcome.cache_bytes or 0) / 1000:.1f} kB"

@@ -18,7 +18,7 @@ from advreg.memory.corpus import Corpus
 from advreg.memory.neighbours import (
     NeighbourIndex,
     nearest,
-    strangers,
+    random_anchors,
 )
 from advreg.methods.adversarial.arch import Arch
 from padded import (
@@ -272,7 +272,7 @@ def test_the_queries_done_are_told_part_by_part() -> None:
 def test_a_count_there_are_no_anchors_for_is_refused(count: int) -> None:
     for ask in (
         lambda: nearest(torch.randn(2, 3), torch.randn(4, 3), count),
-        lambda: strangers(2, 4, count, seeded(0)),
+        lambda: random_anchors(2, 4, count, seeded(0)),
     ):
         with pytest.raises(
             ValueError,
@@ -282,7 +282,10 @@ def test_a_count_there_are_no_anchors_for_is_refused(count: int) -> None:
 
 
 def test_indices_are_small_and_on_the_host() -> None:
-    for found in (nearest(torch.randn(3, 2), torch.randn(4, 2), 1), strangers(3, 4, 1, seeded(0))):
+    for found in (
+        nearest(torch.randn(3, 2), torch.randn(4, 2), 1),
+        random_anchors(3, 4, 1, seeded(0)),
+    ):
         assert (found.dtype, found.device.type) == (torch.int32, "cpu")
 
 
@@ -323,7 +326,7 @@ def test_a_zero_sentence_vector_has_similarity_zero_to_everything() -> None:
 
 def test_without_a_query_nothing_is_found() -> None:
     assert nearest(torch.empty(0, 4), torch.randn(3, 4), 2).shape == (0, 2)
-    assert strangers(0, 3, 2, seeded(0)).shape == (0, 2)
+    assert random_anchors(0, 3, 2, seeded(0)).shape == (0, 2)
 
 
 @few
@@ -332,22 +335,22 @@ def test_strangers_are_different_anchors_and_the_same_under_the_same_seed(
     queries: int, anchors: int, count: int, seed: int
 ) -> None:
     count = min(count, anchors)
-    found = strangers(queries, anchors, count, seeded(seed))
+    found = random_anchors(queries, anchors, count, seeded(seed))
     assert found.shape == (queries, count)
     assert all(len(set(row)) == count and set(row) <= set(range(anchors)) for row in found.tolist())
-    assert torch.equal(found, strangers(queries, anchors, count, seeded(seed)))
+    assert torch.equal(found, random_anchors(queries, anchors, count, seeded(seed)))
 
 
 def test_strangers_depend_on_the_seed_and_favour_nobody() -> None:
-    found = strangers(3000, 5, 2, seeded(0))
-    assert not torch.equal(found, strangers(3000, 5, 2, seeded(1)))
+    found = random_anchors(3000, 5, 2, seeded(0))
+    assert not torch.equal(found, random_anchors(3000, 5, 2, seeded(1)))
     assert bool(
         ((found.flatten().bincount() - 1200).abs() < 150).all()
     )  # 1200 expected, standard deviation 27
 
 
 def test_every_set_of_strangers_is_as_likely() -> None:
-    drawn = strangers(6000, 4, 2, seeded(0)).sort(dim=1).values
+    drawn = random_anchors(6000, 4, 2, seeded(0)).sort(dim=1).values
     sets = {(one, other): 0 for one in range(4) for other in range(one + 1, 4)}
     for one, other in drawn.tolist():
         sets[one, other] += 1
@@ -355,7 +358,7 @@ def test_every_set_of_strangers_is_as_likely() -> None:
 
 
 def test_strangers_among_very_many_anchors_take_no_room_for_them() -> None:
-    found = strangers(1000, 10**9, 3, seeded(0))  # one row of a billion draws would be 4 GB
+    found = random_anchors(1000, 10**9, 3, seeded(0))  # one row of a billion draws would be 4 GB
     assert found.double().mean() == pytest.approx(5e8, rel=0.05)
 
 
@@ -440,7 +443,9 @@ def test_a_borrowed_delta_is_the_mean_over_neighbours_of_the_mean_over_their_tok
     seed: int, count: int, written: list[int], ids: list[int], side: Side, extra: int
 ) -> None:
     cache, rows = filled_cache(written, seed)
-    slots = {stream: strangers(8, 4, count, seeded(seed + at)) for at, stream in enumerate(SIZES)}
+    slots = {
+        stream: random_anchors(8, 4, count, seeded(seed + at)) for at, stream in enumerate(SIZES)
+    }
     like = zeros_for(ids, side, extra)
     borrowed = NeighbourIndex(slots).borrow(torch.tensor(ids), cache, like)
     assert not on_padding(borrowed).any()
@@ -531,7 +536,7 @@ def test_a_long_sample_that_borrows_from_a_short_one_is_brought_back_into_the_ba
 def test_a_shuffled_batch_borrows_shuffled() -> None:
     cache, _ = filled_cache(CACHED, seed=9)
     index = NeighbourIndex(
-        {stream: strangers(8, 4, 1, seeded(at)) for at, stream in enumerate(SIZES)}
+        {stream: random_anchors(8, 4, 1, seeded(at)) for at, stream in enumerate(SIZES)}
     )
     straight = index.borrow(torch.tensor(UNCACHED), cache, zeros_for(UNCACHED))
     backwards = index.borrow(torch.tensor(UNCACHED[::-1]), cache, zeros_for(UNCACHED[::-1]))

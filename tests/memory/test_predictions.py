@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -6,10 +7,12 @@ import torch
 from torch import Tensor
 
 from advreg.core.shard import Shard
+from advreg.core.sketch import sketch_for
 from advreg.memory.corpus import Corpus
 from advreg.memory.predictions import PredictionMemory, PredictionRows, label_keys
 from advreg.memory.tiers import Place, Tier
 
+FORM = partial(sketch_for, "auto", top=8, draws=4)
 FIELDS = {"row": (2, torch.float16)}
 COUNTS = torch.tensor([3, 1, 2, 2])
 
@@ -198,7 +201,7 @@ def test_no_prediction_is_lost_when_the_number_of_processes_changes(
     corpus = Corpus({"tokens": COUNTS}, {"tokens": 2}, {}, "print", checksum="sum", items=COUNTS)
 
     def memory_of(rank: int, world: int) -> PredictionMemory:
-        memory, part = PredictionMemory(), Shard(len(COUNTS), rank, world)
+        memory, part = PredictionMemory(FORM), Shard(len(COUNTS), rank, world)
         own = {"lengths": {"tokens": COUNTS[rank::world]}, "items": COUNTS[rank::world]}
         memory.prepare(
             replace(corpus, **own, part=part, fingerprint=f"{rank}/{world}"), 0, torch.device("cpu")

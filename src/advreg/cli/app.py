@@ -30,15 +30,22 @@ class Commands(TyperGroup):
             raise
         except Exception as error:
             if hasattr(error, "possibilities") and getattr(error, "ctx", None) is not None:
-                error.possibilities = _meant(error) or error.possibilities
+                error.possibilities = _meant(error) or _listed(error)
             raise
 
 
 def _meant(error: Any) -> list[str]:
     """Options whose initials were given: ``--lr`` means ``--learning-rate``."""
-    options = [name for each in error.ctx.command.params for name in each.opts if not each.hidden]
+    options = [name for each in error.ctx.command.params for name in each.opts]
     initials = {name: "".join(word[:1] for word in name.split("-")) for name in options}
     return [name for name in options if f"--{initials[name]}" == error.option_name]
+
+
+def _listed(error: Any) -> list[str]:
+    """The suggestions without options of single methods, unless such an option was given."""
+    return [
+        name for name in error.possibilities or () if "." not in name or "." in error.option_name
+    ]
 
 
 app = typer.Typer(

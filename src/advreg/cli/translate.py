@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from advreg.core.checks import check_whole
+from advreg.lab.kinds.sources import decoded
 from advreg.lab.kinds.training import quiet_libraries
-from advreg.lab.kinds.translation.parallel import decoded
 from advreg.lab.kinds.translation.translator import Translator
 
 # bytes that are not UTF-8 become surrogates, from which they can be had again

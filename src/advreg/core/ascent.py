@@ -66,30 +66,23 @@ class Ascent:
         """The gradient as the step rule takes it; one that is not finite raises on a CPU, and
         becomes NaN on a GPU.
         """
-        gradient = gradient.map(
-            lambda values, _: values
-        )  # a model that reads padding: not into the norms
+        gradient = gradient.map(lambda values, _: values)  # blanks what a model reads of padding
         if gradient.device.type == "cpu":
             require_finite(gradient)
-            return self._along(gradient, ball)
-        return self._along(gradient, ball).plus(
-            gradient, 0.0
-        )  # 0 · ∞ is NaN, which no sign and no clipping hides
-
-    def _along(self, gradient: Perturbation, ball: Ball) -> Perturbation:
         if self.rule == "normalised":
-            return ball.unit(gradient)
-        return (
-            gradient if self.rule == "gradient" else gradient.map(lambda values, _: values.sign())
-        )
+            along = ball.unit(gradient)
+        else:
+            along = gradient if self.rule == "gradient" else gradient.map(lambda g, _: g.sign())
+        # 0 · ∞ is NaN, which no sign and no clipping hides
+        return along if gradient.device.type == "cpu" else along.plus(gradient, 0.0)
 
 
 def require_finite(gradient: Perturbation) -> None:
     """Raise for entries that are not finite: they would spread into δ.
 
-    A GPU is not asked, since the host would wait for the answer at every step of the ascent. There
-    δ, the prediction and so the loss become NaN, which the trainers refuse by its step; and the
-    cache takes no such δ.
+    Not for use on a GPU, where the host would have to wait at every step of the ascent. There δ,
+    the prediction and so the loss become NaN, which the trainers refuse, naming the step; and the
+    cache refuses such a δ.
     """
     for stream, values in gradient.values.items():
         if not bool(torch.isfinite(values).all()):

@@ -57,11 +57,8 @@ class Ball:
         """The nearest point of the ball: shrink (l2) or clip (linf) what lies outside."""
         if self.norm == "linf":
             return delta.map(lambda values, _: values.clamp(-self.radius, self.radius))
-        return delta.scaled(lambda values: self._shrinkage(self.size(values)))
-
-    def _shrinkage(self, size: Tensor) -> Tensor:
-        """min(1, ε / size)."""
-        return (self.radius / size.clamp_min(torch.finfo(size.dtype).tiny)).clamp_max(1.0)
+        tiny = torch.finfo(next(iter(delta.values.values())).dtype).tiny
+        return delta.scaled(lambda x: (self.radius / self.size(x).clamp_min(tiny)).clamp_max(1.0))
 
     def rescale(self, delta: Perturbation) -> Perturbation:
         """ε δ / ‖δ‖: onto the surface of the ball, from inside as well as from outside."""
@@ -84,7 +81,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class Start:
-    """Where the ascent sets out from.
+    """Where the ascent starts.
 
     Args:
         kind: ``"uniform"`` draws each entry from U(−1, 1) and scales the result onto the ball's

@@ -54,53 +54,43 @@ class Perturbation:
 
     def map(self, function: Callable[[Tensor, Tensor], Tensor]) -> Perturbation:
         """Apply ``function(values, mask)`` to each stream, and set padding to zero."""
-        values = {
-            stream: blank_padding(function(value, self.masks[stream]), self.masks[stream])
-            for stream, value in self.values.items()
-        }
-        return Perturbation(values, self.masks)
+        masks = self.masks
+        return self._each(lambda s, value: blank_padding(function(value, masks[s]), masks[s]))
 
     def scaled(self, factor: Callable[[Tensor], Tensor]) -> Perturbation:
         """Each stream times ``factor(values)``; a finite factor leaves padding at zero."""
-        return Perturbation(
-            {stream: value * factor(value) for stream, value in self.values.items()}, self.masks
-        )
+        return self._each(lambda _, value: value * factor(value))
 
     def plus(self, other: Perturbation, factor: float = 1.0) -> Perturbation:
         """δ + factor · other."""
-        values = {
-            stream: value + factor * other.values[stream] for stream, value in self.values.items()
-        }
-        return Perturbation(values, self.masks)
+        return self._each(lambda stream, value: value + factor * other.values[stream])
 
     def leaf(self) -> Perturbation:
         """A copy cut from its history that gradients can be taken with respect to."""
-        values = {
-            stream: value.detach().clone().requires_grad_() for stream, value in self.values.items()
-        }
-        return Perturbation(values, self.masks)
+        return self._each(lambda _, value: value.detach().clone().requires_grad_())
 
     def collected(self) -> Perturbation:
         """The gradients that backward passes have left on this leaf."""
-        gradients = {
-            stream: torch.zeros_like(value) if value.grad is None else value.grad
-            for stream, value in self.values.items()
-        }
-        return Perturbation(gradients, self.masks)
+        return self._each(lambda _, x: torch.zeros_like(x) if x.grad is None else x.grad)
 
     def detach(self) -> Perturbation:
-        return Perturbation(
-            {stream: value.detach() for stream, value in self.values.items()}, self.masks
-        )
+        return self._each(lambda _, value: value.detach())
+
+    def where(self, chosen: Tensor, other: Perturbation) -> Perturbation:
+        """This perturbation for the samples that are ``chosen`` (B,), the other one for the
+        rest.
+        """
+        rows = chosen[:, None, None]
+        return self._each(lambda stream, value: torch.where(rows, value, other.values[stream]))
+
+    def _each(self, function: Callable[[str, Tensor], Tensor]) -> Perturbation:
+        values = {stream: function(stream, value) for stream, value in self.values.items()}
+        return Perturbation(values, self.masks)
 
     def above_zeros(self) -> Perturbation:
         """The perturbation of a doubled batch: nothing for its first half, δ for its second."""
-        values = {
-            stream: torch.cat([torch.zeros_like(value), value])
-            for stream, value in self.values.items()
-        }
         masks = {stream: torch.cat([mask, mask]) for stream, mask in self.masks.items()}
-        return Perturbation(values, masks)
+        return Perturbation(_after_zeros(self.values), masks)
 
     def part(self, rows: slice) -> Perturbation:
         """The perturbation of some of the samples."""
@@ -112,36 +102,17 @@ class Perturbation:
         """One perturbation of the samples of all parts."""
         if len(parts) == 1:
             return parts[0]
-        values = {
-            stream: torch.cat([part.values[stream] for part in parts])
-            for stream in parts[0].streams
-        }
+        streams = parts[0].streams
         return cls(
-            values,
-            {
-                stream: torch.cat([part.masks[stream] for part in parts])
-                for stream in parts[0].streams
-            },
+            {stream: torch.cat([part.values[stream] for part in parts]) for stream in streams},
+            {stream: torch.cat([part.masks[stream] for part in parts]) for stream in streams},
         )
-
-    def where(self, chosen: Tensor, other: Perturbation) -> Perturbation:
-        """This perturbation for the samples that are ``chosen`` (B,), the other one for the
-        rest.
-        """
-        values = {
-            stream: torch.where(chosen[:, None, None], value, other.values[stream])
-            for stream, value in self.values.items()
-        }
-        return Perturbation(values, self.masks)
 
     def sentence_norm(self) -> Tensor:
         """‖δ_i‖₂ over all streams and tokens of each sample, (B,)."""
-        norms = [
-            torch.linalg.vector_norm(value.detach(), dim=(1, 2)) for value in self.values.values()
-        ]  # (B,) each
-        together: Tensor = (
-            norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        )
+        values = self.values.values()
+        norms = torch.stack([torch.linalg.vector_norm(v.detach(), dim=(1, 2)) for v in values])
+        together: Tensor = torch.linalg.vector_norm(norms, dim=0)
         return together
 
 
@@ -157,12 +128,11 @@ class Cut:
 
     def above_zeros(self) -> Cut:
         """The cut of a doubled batch: nothing in its first half, these tokens in its second."""
-        return Cut(
-            {
-                stream: torch.cat([torch.zeros_like(value), value])
-                for stream, value in self.values.items()
-            }
-        )
+        return Cut(_after_zeros(self.values))
+
+
+def _after_zeros(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {s: torch.cat([torch.zeros_like(value), value]) for s, value in values.items()}
 
 
 def blank_padding(values: Tensor, mask: Tensor) -> Tensor:

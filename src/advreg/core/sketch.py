@@ -146,11 +146,19 @@ class Lumped(Sketch):
     def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
         likeliest, rest = _normalised(parts, logits)
         entries = _long(parts["entries"])
-        logits_of_rest = log_sum_of_others(logits, entries)
-        at = widen(logits.gather(-1, entries))
-        total = torch.logaddexp(at.logsumexp(-1), logits_of_rest)
-        crossed = (likeliest * (at - total[:, None])).sum(-1) + rest * (logits_of_rest - total)
-        return _negative_entropy(likeliest).sum(-1) + _negative_entropy(rest) - crossed
+        at, others = widen(logits.gather(-1, entries)), log_sum_of_others(logits, entries)
+        total = torch.logaddexp(at.logsumexp(-1), others)
+        tail = rest * (self._tail(parts, logits, others) - total)
+        crossed = (likeliest * (at - total[:, None])).sum(-1) + tail
+        return -self._entropy(parts, likeliest, rest) - crossed
+
+    def _tail(self, parts: Parts, logits: Tensor, others: Tensor) -> Tensor:
+        """The logit that stands for the rest."""
+        return others
+
+    def _entropy(self, parts: Parts, likeliest: Tensor, rest: Tensor) -> Tensor:
+        """The entropy of q, (N,)."""
+        return -(_negative_entropy(likeliest).sum(-1) + _negative_entropy(rest))
 
 
 @dataclass(frozen=True)
@@ -181,14 +189,11 @@ class Drawn(Lumped):
         drawn = inverse_cumulative(tail, (strata + uniforms) / self.draws)
         return {**kept, "drawn": drawn, "entropy": entropy[:, None]}
 
-    def divergence(self, parts: Parts, logits: Tensor) -> Tensor:
-        likeliest, rest = _normalised(parts, logits)
-        entries, drawn = _long(parts["entries"]), _long(parts["drawn"])
-        at = widen(logits.gather(-1, torch.cat([entries, drawn], -1)))
-        total = torch.logaddexp(at[:, : self.top].logsumexp(-1), log_sum_of_others(logits, entries))
-        weights = torch.cat([likeliest, (rest / self.draws)[:, None].expand(drawn.shape)], -1)
-        crossed = (weights * (at - total[:, None])).sum(-1)
-        return -_wide(parts["entropy"], logits)[:, 0] - crossed
+    def _tail(self, parts: Parts, logits: Tensor, others: Tensor) -> Tensor:
+        return widen(logits.gather(-1, _long(parts["drawn"]))).mean(-1)
+
+    def _entropy(self, parts: Parts, likeliest: Tensor, rest: Tensor) -> Tensor:
+        return _wide(parts["entropy"], rest)[:, 0]
 
 
 def inverse_cumulative(weights: Tensor, uniforms: Tensor) -> Tensor:

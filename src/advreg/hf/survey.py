@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from advreg.core.checks import check_whole
+from advreg.core.divergence import Prediction
 from advreg.core.shard import Shard
 from advreg.hf.data import Sized, in_batches
 from advreg.hf.guards.capability import refusal
@@ -60,7 +61,7 @@ def survey(
     }
     labels = hashlib.sha256()
     items = torch.empty(len(shard), dtype=torch.int64)
-    has_items = False
+    has_items, outputs = False, None
     widths: dict[str, int] = {}
     done, size = 0, min(batch_size, _SAMPLES_AT_ONCE)
     with (
@@ -77,7 +78,7 @@ def survey(
                 told = batch["labels"].cpu()
                 labels.update(told[told != IGNORED].to(torch.float64).numpy().tobytes())
                 items[done : done + rows] = task.targets(batch)[1].reshape(rows, -1).sum(1)
-                has_items = True
+                has_items, outputs = True, outputs or outputs_of(task, told)
             done += rows
             if advance is not None:
                 advance(rows)
@@ -90,7 +91,20 @@ def survey(
         shard,
         f"{summed(sum(stream.checksum for stream in streams.values()), device, shard.world):016x}",
         items if has_items else None,
+        outputs,
     )
+
+
+def outputs_of(task: HFModelView, labels: Tensor) -> tuple[Prediction, int] | None:
+    """What a model predicts and how many outputs it has, as its configuration tells."""
+    model = bare(task.model)
+    table = model.get_output_embeddings()
+    count = getattr(model.config, "num_labels", None) if table is None else len(table.weight)
+    if count is None:
+        return None
+    tokens = () if table is None else labels.shape[1:]
+    logits = torch.empty(len(labels), *tokens, count, device="meta")
+    return task.prediction_head.prediction(logits, labels), count
 
 
 class _Stream:

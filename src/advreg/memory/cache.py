@@ -68,7 +68,7 @@ class PerturbationCache(SampleRows):
         Args:
             ids: of the batch, (B,).
             like: its shape.
-            at_once: wait for the check; else a GPU's answer is looked at in the next step, or by
+            at_once: wait for the check; else its result is read in the next step, or by
                 :meth:`settle`.
         """
         rows, fits = self.locate(ids)
@@ -92,7 +92,7 @@ class PerturbationCache(SampleRows):
         return Perturbation(values, like.masks)
 
     def recall(self, ids: Tensor) -> Perturbation:
-        """δ_i of these samples in float32, real tokens first, without a batch of them at hand."""
+        """δ_i of these samples in float32, real tokens first, in a batch of their own."""
         rows = self.shard.rows(ids.to(self.device))
         masks, zeros = {}, {}
         for stream, lengths in self.sample_lengths.items():
@@ -175,7 +175,7 @@ class PerturbationCache(SampleRows):
         )
 
     def _stays_finite(self, values: Tensor) -> Tensor:
-        """Which samples' δ are finite as they will be stored, (B,); float16 overflows at 65504."""
+        """Which samples' δ are finite in the precision of the cache, (B,)."""
         return torch.isfinite(values.to(self.dtype)).flatten(1).all(1)
 
 

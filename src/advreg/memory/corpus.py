@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from advreg.core.divergence import Prediction
 from advreg.core.shard import Shard
 
 
@@ -29,6 +30,7 @@ class Corpus:
             are.
         items: number of predicted items of each sample, (n,): 1, or its labelled tokens; ``None``
             without labels.
+        outputs: what the model predicts and how many outputs it has, where its configuration tells.
     """
 
     lengths: Mapping[str, Tensor]
@@ -38,6 +40,7 @@ class Corpus:
     part: Shard | None = None
     checksum: str = ""
     items: Tensor | None = None
+    outputs: tuple[Prediction, int] | None = None
 
     def __len__(self) -> int:
         return next(iter(self.lengths.values())).shape[0]

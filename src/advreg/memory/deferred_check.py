@@ -9,8 +9,7 @@ from torch import Tensor
 
 
 class LateCheck:
-    """A check whose answer is looked at when the next one is put, or when :meth:`settle` asks for
-    it.
+    """A check whose result is read at the next check, or by :meth:`settle`.
 
     Reading a flag from a GPU makes the host wait for all queued work; a step that is bound by
     launching kernels then loses its lead. Here the flag is copied to the host behind the work and
@@ -18,14 +17,12 @@ class LateCheck:
     """
 
     def __init__(self) -> None:
-        self._flag: Tensor | None = None  # on the host, where the answer arrives
+        self._flag: Tensor | None = None  # on the host, where the result arrives
         self._arrived: torch.cuda.Event | None = None
-        self._complain: Callable[[], None] | None = None  # there is an answer under way
+        self._complain: Callable[[], None] | None = None  # set while a result is pending
 
     def put(self, fine: Tensor, complain: Callable[[], None]) -> None:
-        """Call ``complain``, which raises, unless ``fine``; for a flag on a GPU not now but
-        soon.
-        """
+        """Call ``complain``, which raises, unless ``fine``; for a flag on a GPU, later."""
         self.settle()
         if fine.device.type != "cuda":
             if not bool(fine):
@@ -39,8 +36,8 @@ class LateCheck:
         self._complain = complain
 
     def settle(self) -> None:
-        """Look at the answer that is under way, if there is one; waits for no later work than it
-        was put behind.
+        """Read the pending result, if there is one; waits only for work that was queued before the
+        check.
         """
         complain, self._complain = self._complain, None
         if complain is None or self._arrived is None:

@@ -1,15 +1,16 @@
-"""How a cache is doing: read from it once, when training has ended."""
+"""Statistics of a cache, taken once at the end of training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from advreg.core.ball import Ball
 from advreg.memory.cache import PerturbationCache
-from advreg.memory.neighbours import NeighbourIndex, similarities, uncached
+from advreg.memory.neighbours import NeighbourIndex, uncached
 from advreg.records.diagnostics import Histogram, MemoryHealth, TokenNorms
 
 _MOST_SAMPLES = 2048  # whose sizes and similarities are counted
@@ -57,7 +58,9 @@ def similarity_histograms(
     for stream, vector in vectors.items():
         slots = index.slots[stream][samples.to(index.slots[stream].device)].long().cpu()  # (Q, K)
         pool, places = (vector, rows[slots]) if anchors is None else (anchors[stream], slots)
-        alike = similarities(vector[samples.to(vector.device)], pool[places.to(pool.device)])
+        theirs = pool[places.to(pool.device)].float()  # (Q, K, d)
+        mine = vector[samples.to(vector.device)].to(theirs)  # (Q, d)
+        alike = F.cosine_similarity(mine[:, None], theirs, dim=2)
         found.append(Histogram.of(stream, alike.flatten().tolist(), -1.0, 1.0, _BINS))
     return found
 

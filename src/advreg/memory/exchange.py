@@ -11,7 +11,7 @@ from advreg.memory.cache import PerturbationCache
 
 
 def gathered(rows: Tensor, world: int) -> list[Tensor]:
-    """The rows of every process, in the order of the processes; each may have as many as it likes.
+    """The rows of every process, in the order of the processes; their numbers may differ.
 
     Args:
         rows: this process's, (a, …), on a device that the processes can exchange from.
@@ -24,7 +24,9 @@ def gathered(rows: Tensor, world: int) -> list[Tensor]:
     sizes = [int(count) for count in counts]
     most = max(sizes)
     parts = [rows.new_empty(most, *rows.shape[1:]) for _ in range(world)]
-    distributed.all_gather(parts, _lengthened(rows, most))
+    # padded with rows of zeros: an exchange needs the same number from each process
+    padding = (*[0] * (2 * (rows.dim() - 1)), 0, most - len(rows))
+    distributed.all_gather(parts, F.pad(rows.contiguous(), padding))
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
@@ -83,8 +85,3 @@ class SharedMeans:
     def means(self, stream: str, slots: Tensor) -> Tensor:
         """Mean row of each of these samples, (..., D); zeros where none was written."""
         return self._numbers[f"means.{stream}"][slots]
-
-
-def _lengthened(rows: Tensor, size: int) -> Tensor:
-    """Padded with rows of zeros: an exchange needs the same number from each process."""
-    return F.pad(rows.contiguous(), (*[0] * (2 * (rows.dim() - 1)), 0, size - len(rows)))

@@ -1,4 +1,4 @@
-"""What a method remembers between steps, and takes along into a checkpoint."""
+"""What a method remembers between steps and saves in a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MemoryState:
 
 
 class Memory(ABC):
-    """What a method remembers. How it is read and written is up to each kind of memory."""
+    """What a method remembers. Each kind of memory defines how it is read and written."""
 
     def validate(self, samples: int) -> None:  # noqa: B027 - optional
         """Refuse settings that do not fit this number of samples or this machine.
@@ -41,7 +41,7 @@ class Memory(ABC):
     def prepare(  # noqa: B027 - optional
         self, corpus: Corpus, seed: int, device: torch.device, progress: Progress | None = None
     ) -> None:
-        """Look at the training set once, before the first step."""
+        """Read what it needs of the training set, once, before the first step."""
 
     @property
     def prefetches(self) -> bool:
@@ -49,9 +49,7 @@ class Memory(ABC):
         return False
 
     def prefetch(self, ids: Tensor) -> None:  # noqa: B027 - optional
-        """Start to bring the rows of these samples, which come in one of the next steps, to the
-        device.
-        """
+        """Start to copy the rows of these samples to the device, for one of the next steps."""
 
     @abstractmethod
     def state(self) -> MemoryState:
@@ -59,7 +57,7 @@ class Memory(ABC):
 
     @abstractmethod
     def load(self, states: Iterable[MemoryState], epoch: float = 0.0) -> None:
-        """Take over what was saved; refuse a state that does not belong to this run.
+        """Restore a saved state; refuse one that does not belong to this run.
 
         Args:
             states: this process's state, or, if another number of processes saved, the states of

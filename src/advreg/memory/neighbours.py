@@ -74,9 +74,9 @@ def nearest(
 
     def search() -> Iterator[int]:
         for first in range(0, total, side):
-            part = _sent(_rows(queries, rows, first, first + side), device)
-            unit = F.normalize(part.float(), dim=1)
-            found[first : first + side] = _best(unit, anchors, count, side)
+            place = slice(first, first + side)
+            part = F.normalize(_part(queries, rows, place, device).float(), dim=1)
+            found[place] = _best(part, anchors, count, side)
             yield len(part)
 
     with torch.no_grad(), _full_precision(device):
@@ -111,14 +111,11 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return scores.gather(1, at), at
 
 
-def _rows(queries: Tensor, rows: Tensor | None, first: int, end: int) -> Tensor:
-    return queries[first:end] if rows is None else queries[rows[first:end].to(queries.device)]
-
-
-def _sent(part: Tensor, device: torch.device) -> Tensor:
-    """On the device; from the host through pinned memory, so that the copy waits in the GPU's queue
-    and not here.
+def _part(queries: Tensor, rows: Tensor | None, place: slice, device: torch.device) -> Tensor:
+    """Some of the queries on the device; from the host through pinned memory, so that the copy
+    waits in the GPU's queue and not here.
     """
+    part = queries[place] if rows is None else queries[rows[place].to(queries.device)]
     if device.type == "cuda" and part.device.type == "cpu":
         return part.pin_memory().to(device, non_blocking=True)
     return part.to(device)
@@ -163,7 +160,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def strangers(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
+def random_anchors(queries: int, anchors: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different anchors drawn at random for each query, (queries, count), int32; every
     set is as likely.
 
@@ -181,14 +178,6 @@ def strangers(queries: int, anchors: int, count: int, generator: torch.Generator
         taken = (found[:, :column] == drawn[:, None]).any(1)
         found[:, column] = drawn.masked_fill_(taken, last)
     return found.cpu()
-
-
-def similarities(vectors: Tensor, neighbours: Tensor) -> Tensor:
-    """Cosine similarity of sentence vectors, (Q, d), to each of their neighbours', (Q, K, d); on
-    the CPU, (Q, K).
-    """
-    mine = vectors[:, None].to(neighbours.device)
-    return F.cosine_similarity(mine.float(), neighbours.float(), dim=2).cpu()
 
 
 def uncached(size: int, cached: Tensor) -> Tensor:
@@ -228,10 +217,6 @@ class Borrowing:
     count: int = 1
     choice: NeighbourChoice = "nearest"
     scope: NeighbourScope = "all"
-
-    def validate(self, cached: int) -> None:
-        """Refuse more neighbours than there are cached samples."""
-        check_neighbours(self.count, cached)
 
 
 @dataclass
@@ -288,7 +273,7 @@ class NeighbourIndex:
         slots = {}
         for stream, vector in vectors.items():
             if choice == "random":
-                drawn = strangers(shard.size, lenders, count, generator)
+                drawn = random_anchors(shard.size, lenders, count, generator)
                 found = drawn[shard.rank :: shard.world][others]
                 if advance is not None:
                     advance(len(others))

@@ -18,7 +18,7 @@ from advreg.memory.corpus import Corpus
 from advreg.memory.diagnostics import memory_health, similarity_histograms
 from advreg.memory.exchange import SharedMeans, assembled
 from advreg.memory.memory import MemoryState
-from advreg.memory.neighbours import Borrowing, NeighbourIndex
+from advreg.memory.neighbours import Borrowing, NeighbourIndex, check_neighbours
 from advreg.memory.row_memory import RowMemory, prepared
 from advreg.records.diagnostics import Histogram, MemoryHealth
 
@@ -64,7 +64,7 @@ class PerturbationMemory(RowMemory[PerturbationCache]):
     def validate(self, samples: int) -> None:
         cached = self._cached_of(samples)
         if cached < samples:
-            self.borrowing.validate(cached)
+            check_neighbours(self.borrowing.count, cached)
         super().validate(samples)
 
     def prepare(

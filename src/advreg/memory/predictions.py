@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from advreg.core.checks import UnsupportedError
+from advreg.core.divergence import Prediction
 from advreg.core.progress import Progress
 from advreg.core.scramble import combined, uniform
 from advreg.core.shard import Shard
+from advreg.core.sketch import Sketch
 from advreg.memory.corpus import Corpus
 from advreg.memory.memory import under
 from advreg.memory.row_memory import RowMemory
@@ -59,6 +61,7 @@ class PredictionRows(SampleRows):
 
     def __init__(self, counts: Tensor, fields: Fields, shard: Shard, place: Place) -> None:
         ids = shard.ids_at(torch.arange(len(shard)))
+        self.fields = fields
         super().__init__(ids, shard, {_STREAM: counts}, {_STREAM: fields}, place)
         size = len(shard) + 1
         self.numbers = {
@@ -120,9 +123,14 @@ class PredictionRows(SampleRows):
 
 @dataclass
 class PredictionMemory(RowMemory[PredictionRows]):
-    """Cached predictions, whose form is known with the first of them."""
+    """Cached predictions.
 
-    _seed: int = field(default=0, init=False, repr=False)
+    Args:
+        form: the form in which predictions of a kind with a number of outputs are cached.
+    """
+
+    form: Callable[[Prediction, int], Sketch]
+    seed: int = field(default=0, init=False, repr=False)
     _device: torch.device = field(default=torch.device("cpu"), init=False, repr=False)
 
     def prepare(
@@ -134,23 +142,20 @@ class PredictionMemory(RowMemory[PredictionRows]):
                 "r3f"
             )
         self._corpus = replace(corpus, vectors={})
-        self._seed, self._device, self.held = seed, device, None
+        self.seed, self._device, self.held = seed, device, None
+        if corpus.outputs is not None:
+            self.open(self.form(*corpus.outputs).fields)
 
     def open(self, fields: Fields) -> PredictionRows:
-        """The predictions; there is room for them from the first call on."""
-        if self.held is None:
+        """The predictions in this form."""
+        held = self.held
+        if held is None or (held.fields != fields and not held.numbers["visits"].any()):
             items = self.corpus.items
             assert items is not None
             needed = (int(items.sum()) + 1) * row_bytes(fields)
             place = self.storage.place(needed, self._device)
-            self.held = PredictionRows(items, fields, self.corpus.shard, place)
-        return self.held
-
-    def uniforms(self, found: Found, draws: int) -> Tensor:
-        """Random numbers for the items of a batch; see :meth:`PredictionRows.uniforms`."""
-        if self.held is None or draws == 0:
-            return torch.empty(found.items.numel(), 0, device=self._device)
-        return self.held.uniforms(found, self._seed, draws)
+            held = self.held = PredictionRows(items, fields, self.corpus.shard, place)
+        return held
 
     def _rows_for(self, saved: Mapping[str, Tensor]) -> PredictionRows:
         parts = under(f"{_STREAM}.", saved)

@@ -23,7 +23,7 @@ class Courier:
     Args:
         gather: the rows of these samples, on the host, in pinned memory if ``device`` is a GPU;
             runs in the worker.
-        device: where they are to go.
+        device: where the rows are needed.
     """
 
     def __init__(self, gather: Callable[[Tensor], Bundle], device: torch.device) -> None:
@@ -46,9 +46,7 @@ class Courier:
         self._awaited[key] = self._worker.submit(self._fetch, ids.cpu())
 
     def bring(self, ids: Tensor) -> Bundle:
-        """The rows of these samples on the device: those under way if they were prefetched, else
-        gathered now.
-        """
+        """The rows of these samples on the device, prefetched or gathered now."""
         awaited = self._awaited.pop(_key(ids), None)
         bundle, arrived = self._fetch(ids.cpu()) if awaited is None else awaited.result()
         if arrived is not None:
@@ -59,9 +57,7 @@ class Courier:
         return bundle
 
     def forget(self, ids: Tensor) -> None:
-        """The rows of these samples are about to change: what was gathered of them ahead is of no
-        use.
-        """
+        """Discard prefetched rows of these samples, which are about to change."""
         changed = set(_key(ids))
         for key in [key for key in self._awaited if not changed.isdisjoint(key)]:
             self._awaited.pop(key).cancel()

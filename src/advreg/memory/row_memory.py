@@ -13,7 +13,7 @@ from advreg.core.shard import Shard
 from advreg.memory.corpus import Corpus
 from advreg.memory.memory import Memory, MemoryState, under
 from advreg.memory.rows import SampleRows
-from advreg.memory.tiers import Storage
+from advreg.memory.tiers import Storage, disk_folder
 
 R = TypeVar("R", bound=SampleRows)
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class RowMemory(Memory, Generic[R]):
     _corpus: Corpus | None = field(default=None, init=False, repr=False)
 
     def validate(self, samples: int) -> None:
-        self.storage.validate()
+        disk_folder(self.storage.folder)  # refuses one that does not exist
 
     @property
     def prefetches(self) -> bool:
@@ -70,7 +70,13 @@ class RowMemory(Memory, Generic[R]):
             then = Shard(
                 mine.size, int(state.facts.get("rank", 0)), int(state.facts.get("world", 1))
             )
-            self._require_same_data("fingerprint" if then == mine else "checksum", state)
+            name = "fingerprint" if then == mine else "checksum"
+            if state.facts.get(name) != getattr(self.corpus, name):
+                raise ValueError(
+                    f"the training data differs from the data of the checkpoint (its {name} "
+                    "changed), so what is cached would be given to other samples; resume with the "
+                    "same data, or start a new run"
+                )
             if rows := under(_ROWS, state.tensors):
                 taken.append(self._rows_for(rows).load_state_dict(rows, whole=then == mine))
             self._adopt(state, then)
@@ -84,7 +90,7 @@ class RowMemory(Memory, Generic[R]):
             )
 
     def _begin(self, epoch: float) -> None:
-        """Start empty where a run stands."""
+        """Begin with an empty memory in the middle of a run."""
 
     def _adopt(self, state: MemoryState, then: Shard) -> None:
         """Take over what a state has besides the rows; ``then`` is the shard that saved it."""
@@ -97,14 +103,6 @@ class RowMemory(Memory, Generic[R]):
     def corpus(self) -> Corpus:
         """The data the memory was prepared with."""
         return prepared(self._corpus)
-
-    def _require_same_data(self, name: str, state: MemoryState) -> None:
-        if state.facts.get(name) != getattr(self.corpus, name):
-            raise ValueError(
-                f"the training data differs from the data of the checkpoint (its {name} changed), "
-                "so what is cached would be given to other samples; resume with the same data, or "
-                "start a new run"
-            )
 
 
 def prepared(value: T | None) -> T:

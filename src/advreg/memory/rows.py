@@ -154,11 +154,11 @@ class SampleRows:
         return at, self.shard.ids_at(at) == near
 
     def settle(self) -> None:
-        """Look at the last check that was not waited for."""
+        """Read the result of the last check that was not waited for."""
         self._check.settle()
 
     def prefetch(self, ids: Tensor) -> None:
-        """Start to bring the rows of these samples, unless they are on the device."""
+        """Start to copy the rows of these samples to the device, unless they are there."""
         if self._courier is not None:
             self._courier.prefetch(ids)
 
@@ -173,7 +173,7 @@ class SampleRows:
         }
 
     def forget(self, ids: Tensor) -> None:
-        """The rows of these samples change: what was prefetched of them is out of date."""
+        """Discard prefetched rows of these samples, which are about to change."""
         if self._courier is not None:
             self._courier.forget(ids)
 

@@ -19,8 +19,8 @@ Tier = Literal["device", "host", "disk"]
 CacheDevice = Literal["auto", "device", "host", "disk"]
 
 DEVICE_SHARE = 0.25
-"""Share of a GPU's free memory that a cache may take unless told otherwise; the optimizer's state
-is yet to come.
+"""Share of a GPU's free memory that a cache may take without a stated budget; the optimizer's state
+is allocated later.
 """
 HOST_SHARE = 0.5
 """Share of the available host memory that a cache may take."""
@@ -69,10 +69,6 @@ class Storage:
     budget_gb: float | None = None
     folder: str | None = None
 
-    def validate(self) -> None:
-        """Refuse a folder that does not exist."""
-        disk_folder(self.folder)
-
     def place(self, needed: int, device: torch.device) -> Place:
         """The place for this number of bytes."""
         tier: Tier = (
@@ -86,7 +82,7 @@ class Storage:
 def mapped_zeros(shape: tuple[int, ...], dtype: torch.dtype, folder: str | None) -> Tensor:
     """Zeros in a file that is mapped into memory.
 
-    The file loses its name at once and its space when the tensor goes, also when the process is
+    The file is deleted at once, and its space is freed with the tensor, even if the process is
     killed. The space is reserved before the first write, so that a full disk is an error here and
     not a crash in mid-training.
     """

@@ -15,7 +15,7 @@ from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.retry import Fitting
 from advreg.core.schedule import Clock
 from advreg.memory.tiers import CacheDevice, Storage
-from advreg.methods.base import Batch, Dropout, ModelView, Passes, Step, option
+from advreg.methods.base import Batch, Dropout, ModelView, Passes, option
 from advreg.methods.regulariser import CleanPass, Penalty, Regulariser
 
 
@@ -34,14 +34,13 @@ class DivergenceOptions(Regulariser):
         batch: Batch,
         clean: Tensor,
         perturbed: Tensor,
-        step: Step,
         measures: Mapping[str, Tensor | float] | None = None,
     ) -> Penalty:
         """ℓ_v with the denominator of the task loss, so that λ means the same at every batch
         size.
         """
         total = view.divergence(clean, perturbed, batch, self.divergence, self.detach_clean)
-        return Penalty(total / view.items(batch), self.weight_at(step.clock), measures or {})
+        return Penalty(total / view.items(batch), measures or {})
 
 
 @dataclass

@@ -63,13 +63,11 @@ class Penalty:
 
     Args:
         value: the penalty before its weight.
-        weight: λ at this step.
         measures: for the log.
         extra: a second term, weighted.
     """
 
     value: Tensor
-    weight: float
     measures: Mapping[str, Tensor | float] = field(default_factory=dict)
     extra: Tensor | None = None
 
@@ -138,17 +136,20 @@ def regularised(
         penalties = [part.penalty(view, batch, clean, step) for part in begun]
         task_loss = view.loss(clean.logits, batch)
     loss = task_loss
-    for penalty in penalties:
-        loss = loss + penalty.weight * penalty.value
+    weights = [part.weight_at(step.clock) for part in begun]
+    for weight, penalty in zip(weights, penalties, strict=True):
+        loss = loss + weight * penalty.value
         if penalty.extra is not None:
             loss = loss + penalty.extra
     value, measures = penalties[0].value.detach(), penalties[0].measures
     if len(parts) > 1:
-        named = list(zip((part.info.name for part in begun), penalties, strict=True))
-        value = sum((one.weight * one.value.detach() for _, one in named), 0.0 * value)
+        value = sum(
+            (w * one.value.detach() for w, one in zip(weights, penalties, strict=True)),
+            0.0 * value,
+        )
         measures = {
-            f"{name}.{measure}": found
-            for name, one in named
+            f"{part.info.name}.{measure}": found
+            for part, one in zip(begun, penalties, strict=True)
             for measure, found in {**one.measures, "penalty": one.value.detach()}.items()
         }
     return StepReport(loss, task_loss.detach(), value, measures)

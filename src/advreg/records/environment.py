@@ -107,7 +107,7 @@ def _git_state() -> GitInfo | None:
     package = Path(__file__).resolve().parents[1]
     if (package.parents[1] / ".git").exists():
         # untracked files count only where the code is: every run leaves some elsewhere
-        return _state(_OWN, package, ["--untracked-files=no", ":/"], ["--untracked-files=all", "."])
+        return _state(_OWN, package, ["--untracked-files=no"], ["--untracked-files=all", "."])
     return _state(_ELSEWHERE, Path.cwd(), ["--untracked-files=no"])
 
 

@@ -96,3 +96,8 @@ def test_a_value_the_library_refuses_is_shown_with_its_reason(
         ValueError, match=rf"TrainingArguments refuses .*{next(iter(fields))}.*: \S+"
     ):
         training_arguments(tmp_path, "fp32", {**QUIET, **fields})
+
+
+def test_none_is_a_way_to_report_to_nothing(tmp_path: Path) -> None:
+    for given in (None, "none"):
+        assert training_arguments(tmp_path, "fp32", {"report_to": given}).report_to == []

@@ -1,5 +1,6 @@
 import math
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -411,9 +412,39 @@ def test_a_run_that_is_resumed_with_its_cache_elsewhere_ends_as_the_one_that_wen
 
 def test_the_bytes_are_those_of_a_row_for_each_item_and_a_key_for_each_sample() -> None:
     method, task, batch = made("bert")
-    assert method.memory.bytes == 0
+    for _ in range(2):  # before the first step too
+        assert method.memory.bytes == 5 * 3 * 2 + 5 * (4 + 8)  # three classes in float16; a spare
+        step(method, task, batch)
+
+
+@pytest.mark.parametrize(
+    ("family", "model_settings"),
+    [
+        ("bert", {}),
+        ("bert", {"num_labels": 1}),
+        ("bert", {"problem_type": "multi_label_classification"}),
+        ("marian", {}),
+        ("gpt2-lm", {}),
+    ],
+)
+def test_the_bytes_before_the_first_step_are_those_after_it(
+    family: str, model_settings: dict[str, Any]
+) -> None:
+    batch, task = labelled(family, **model_settings), HFModelView(exact(family, **model_settings))
+    method = create("temporal")
+    ready(method, task, batch)
+    before = method.memory.bytes
     step(method, task, batch)
-    assert method.memory.bytes == 5 * 3 * 2 + 5 * (4 + 8)  # three classes in float16; a spare each
+    assert method.memory.bytes == before > 0
+
+
+def test_outputs_that_no_configuration_tells_have_room_from_the_first_step_on() -> None:
+    method, task, batch = made("bert")
+    method.memory.prepare(
+        replace(method.memory.corpus, outputs=("classes", 7)), 0, torch.device("cpu")
+    )
+    step(method, task, batch)
+    assert method.memory.bytes == 5 * 3 * 2 + 5 * (4 + 8)
 
 
 def test_the_folder_of_a_cache_on_disk_must_exist(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def training_arguments(
         name: coerce(name, value, hints[name]) if hints[name] in _CHECKED else value
         for name, value in fields.items()
     }
+    if fields.get("report_to", "none") is None:
+        fields["report_to"] = (
+            "none"  # the word for nothing there, which files and flags read as None
+        )
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     if precision != "fp32" and not (torch.accelerator.is_available() or fields.get("use_cpu")):

@@ -9,13 +9,14 @@ import gzip
 import importlib
 import io
 import json
+import lzma
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 DATA_VARIABLE = "ADVREG_DATA"
 """The environment variable that names the folder of the data where no flag does."""
@@ -31,6 +32,50 @@ def data_folder(given: Path | None) -> Path | None:
     """
     named = os.environ.get(DATA_VARIABLE)
     return given if given is not None or not named else Path(named)
+
+
+def read_text(path: Path, flag: str = "") -> str:
+    """The text of a UTF-8 file, plain or as .gz or .xz, without a byte-order mark.
+
+    Args:
+        path: of the file.
+        flag: what it was given by, for an error if it is not there.
+    """
+    if not path.is_file():
+        file, got = f"{flag} {path}".lstrip(), "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{file}: must be a text file (also .gz or .xz), got {got}; check the path")
+    unpack = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix.lower(), bytes)
+    try:
+        content = unpack(path.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}; fetch the file again") from error
+    return decoded(content, path)
+
+
+def decoded(content: bytes, place: Path | str, first: int = 1) -> str:
+    """The text of UTF-8 bytes; an error names the place and the line, counted from ``first``."""
+    try:
+        return content.decode("utf-8-sig" if first == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + first
+        raise DataError(
+            f"{place}, line {line}: must be UTF-8, got the byte {content[error.start]:#04x}; "
+            "convert it first (iconv -t UTF-8)"
+        ) from error
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """The JSON object in a line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        value = error
+    if not isinstance(value, dict):
+        why = f" ({value})" if isinstance(value, Exception) else ""
+        raise DataError(
+            f"{place}: must be a JSON object, got {line.strip()[:40]!r}{why}; correct it"
+        )
+    return value
 
 
 def held_out_details(share: float, seed: int, rows: int | None, of: int) -> dict[str, Any]:
@@ -82,7 +127,6 @@ def require_columns(dataset: Any, names: Iterable[str], where: HubSplit, part: s
 # ---- tables
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
-_TABS: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,152 +154,111 @@ def _suffix(path: Path) -> str:
     )
 
 
-def table_name(path: Path) -> str:
-    """The name of a file without its suffix."""
-    return path.name[: -len(_suffix(path))] or path.name
-
-
-def _file_suffix(path: Path) -> str:
-    """The suffix of a table that exists."""
-    suffix = _suffix(path)
-    require_file(path)
-    return suffix
-
-
-def require_file(path: Path) -> None:
-    """Refuse what is not a file."""
+def _kind(path: Path) -> str:
+    """The kind of a table that exists, by its suffix."""
+    kind = _suffix(path).split(".")[1]
     if not path.is_file():
-        raise DataError(
-            f"{path}: must be a file, got {'a folder' if path.is_dir() else 'nothing'}; check the "
-            "path"
-        )
+        got = "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{path}: must be a file, got {got}; check the path")
+    return kind
+
+
+def table_name(path: Path) -> str:
+    """The name of a table without its suffix."""
+    return path.name[: -len(_suffix(path))] or path.name
 
 
 def header_of(path: Path) -> tuple[str, ...]:
     """The column names of a csv or tsv file, read without the rest of it; none of other files, or
     where the file cannot be read, of which :func:`read_table` says what is wrong.
     """
-    suffix = _file_suffix(path)
-    if not suffix.startswith((".csv", ".tsv")):
+    kind = _kind(path)
+    if kind not in ("csv", "tsv"):
         return ()
-    opened = gzip.open if suffix.endswith(".gz") else open
-    dialect = _TABS if suffix.startswith(".tsv") else {}
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            return tuple(name.strip() for name in next(csv.reader(file, **dialect), []))
+        with _opened(path) as file:
+            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
     except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
         return ()
+    return tuple(name.strip() for name in header)
 
 
 def columns_of(path: Path) -> tuple[str, ...]:
     """The columns of a table as far as its beginning shows them: the header, the keys of the first
     object, or the schema; none where that cannot be read.
     """
-    if not _file_suffix(path).startswith((".jsonl", ".parquet")):
+    kind = _kind(path)
+    if kind in ("csv", "tsv"):
         return header_of(path)
     try:
-        if path.name.lower().endswith(".parquet"):
+        if kind == "parquet":
             return tuple(importlib.import_module("pyarrow.parquet").read_schema(path).names)
-        opened = gzip.open if path.name.lower().endswith(".gz") else open
-        with opened(path, "rt", encoding="utf-8-sig") as file:
-            return tuple(json.loads(next(filter(str.strip, file), "{}")))
-    except (ImportError, ValueError, TypeError, EOFError, OSError, zlib.error):
+        with _opened(path) as file:
+            return tuple(json_object(next(filter(str.strip, file), "{}"), str(path)))
+    except (ImportError, ValueError, EOFError, OSError, zlib.error):
         return ()
+
+
+def _opened(path: Path) -> TextIO:
+    if path.name.lower().endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def read_table(path: Path) -> Table:
     """Read a file; rows have the numbers that an editor or a spreadsheet shows."""
-    kind = _file_suffix(path).split(".")[1]
-    if kind == "parquet":
-        table = _read_parquet(path)
-    elif kind == "jsonl":
-        table = _read_jsonl(path, read_text(path))
-    else:
-        table = _read_separated(path, read_text(path), tabs=kind == "tsv")
+    kind = _kind(path)
+    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
+    table = read[kind](path)
     if not table.rows:
         raise DataError(f"{path}: must hold at least one row of data, got none")
     return table
 
 
-def read_text(path: Path) -> str:
-    """The file's text, unzipped where its name says so, without a byte-order mark."""
-    try:
-        content = (
-            gzip.decompress(path.read_bytes())
-            if path.name.lower().endswith(".gz")
-            else path.read_bytes()
-        )
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: must be a whole gzip file, got: {error}; download or compress it again"
-        ) from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: must be UTF-8, got byte 0x{error.object[error.start]:02x}; "
-            f"save the file as UTF-8 (for instance with iconv)"
-        ) from error
+def _read_csv(path: Path) -> Table:
+    return _separated(path, strict=True)
 
 
-def _read_separated(path: Path, content: str, *, tabs: bool) -> Table:
-    """Read csv, with quotes, or tsv, where a quote is a character like any other (as GLUE writes
-    it).
-    """
-    source = io.StringIO(content, newline="")
-    reader = csv.reader(source, **_TABS) if tabs else csv.reader(source, strict=True)
-    records: list[tuple[int, list[str]]] = []
+def _read_tsv(path: Path) -> Table:
+    """In tsv a quote is a character like any other, as GLUE writes it."""
+    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _separated(path: Path, **form: Any) -> Table:
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
     try:
-        records.extend((number, record) for number, record in enumerate(reader, start=1) if record)
+        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
         ) from error
     if not records:
         return Table(path, (), ())
-    header = tuple(name.strip() for name in records[0][1])
+    (first, names), *rows = records
+    header = tuple(name.strip() for name in names)
     repeated = [name for name, count in Counter(header).items() if count > 1]
     if repeated:
         raise DataError(
-            f"{path}, row {records[0][0]}: column names must differ, got {repeated[0]!r} more than "
-            "once"
+            f"{path}, row {first}: column names must differ, got {repeated[0]!r} more than once"
         )
-    return Table(path, header, tuple(_cells(path, header, *record) for record in records[1:]))
+    for number, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}, row {number}: must have {len(header)} columns like the header, got "
+                f"{len(cells)}; check the separators and quotes of this row"
+            )
+    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
+    return Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
 
 
-def _cells(
-    path: Path, header: Sequence[str], row: int, record: Sequence[str]
-) -> tuple[int, dict[str, Any]]:
-    if len(record) != len(header):
-        raise DataError(
-            f"{path}, row {row}: must have {len(header)} columns like the header, got "
-            f"{len(record)}; "
-            f"check the separators and quotes of this row"
-        )
-    return row, dict(zip(header, record, strict=True))
-
-
-def _read_jsonl(path: Path, content: str) -> Table:
-    rows = []
+def _read_jsonl(path: Path) -> Table:
     # not splitlines(): U+2028 and its like may stand inside a JSON string
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            rows.append((number, _json_object(path, number, line)))
-    return Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), tuple(rows))
-
-
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: must be valid JSON, got: {error.msg} at column {error.colno}; "
-            f"write one JSON object to a line"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:40]}")
-    return value
+    rows = tuple(
+        (number, json_object(line, f"{path}, line {number}"))
+        for number, line in enumerate(read_text(path).split("\n"), start=1)
+        if line.strip()
+    )
+    return Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
 
 
 def _read_parquet(path: Path) -> Table:

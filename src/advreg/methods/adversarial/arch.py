@@ -133,7 +133,7 @@ class Arch(StorageOptions, FuseOptions, AscentOptions):
             "delta_norm": delta.sentence_norm().mean(),
             "cache_staleness": float(epoch - schedule.last(epoch)),
         }
-        return self.compared(view, batch, clean.logits, perturbed, step, measures)
+        return self.compared(view, batch, clean.logits, perturbed, measures)
 
     def passes(self) -> Passes:
         often = 1 / self.refresh_every if self.refresh_every else 0.0

@@ -86,7 +86,7 @@ class Smart(AscentOptions):
         delta = self.worst_case(view, batch, clean.logits)
         perturbed = view.bare_logits(batch, delta)
         norm = {"delta_norm": delta.sentence_norm().mean()}
-        found = self.compared(view, batch, clean.logits, perturbed, step, norm)
+        found = self.compared(view, batch, clean.logits, perturbed, norm)
         if self.memory is None:
             return found
         past = view.averaged(batch, self.memory.read(view.parameters()))

@@ -70,7 +70,7 @@ class OLS(TargetOptions):
             moved = kl(log_of(targets), rows).masked_fill(~mask | (targets.sum(-1) == 0), 0.0)
             value = moved.sum() / view.items(batch)
         self.memory.write(rows.detach(), labels, mask)
-        return Penalty(value, self.weight_at(step.clock))
+        return Penalty(value)
 
     def _require_classes(self, view: ModelView, logits: Tensor, batch: Batch) -> None:
         kind, outputs = view.prediction(logits, batch), logits.shape[-1]

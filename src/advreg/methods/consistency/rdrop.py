@@ -62,7 +62,7 @@ class RDrop(FuseOptions):
         self._require_dropout(view)
         second = self.beside(clean, None, self.both_losses)
         value = view.divergence(clean.logits, second, batch, "symmetric_kl") / view.items(batch)
-        return Penalty(value, self.weight_at(step.clock))
+        return Penalty(value)
 
     def _require_dropout(self, view: ModelView) -> None:
         """Refuse a model without dropout, whose two passes would be the same. Checked once."""

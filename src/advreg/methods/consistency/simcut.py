@@ -67,7 +67,7 @@ class SimCut(FuseOptions, DropoutOptions, DivergenceOptions):
         causal = view.is_causal()
         cut = Cut({stream: self.draw(mask, causal) for stream, mask in view.masks(batch).items()})
         perturbed = self.beside(clean, cut)
-        return self.compared(view, batch, clean.logits, perturbed, step)
+        return self.compared(view, batch, clean.logits, perturbed)
 
     def draw(self, mask: Tensor, spare_first: bool = False) -> Tensor:
         """The tokens of a stream to cut, (B, T): each with probability p, except the last real one

@@ -5,6 +5,7 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -75,12 +76,12 @@ class Temporal(StorageOptions, TargetOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.memory = PredictionMemory(storage=self.storage)
+        form = partial(sketch_for, self.sketch, top=self.top, draws=self.draws)
+        self.memory = PredictionMemory(form, storage=self.storage)
 
     def penalty(self, view: ModelView, batch: Batch, clean: CleanPass, step: Step) -> Penalty:
         logits = clean.logits
-        kind = view.prediction(logits, batch)
-        sketch = sketch_for(self.sketch, kind, logits.shape[-1], self.top, self.draws)
+        sketch = self.memory.form(view.prediction(logits, batch), logits.shape[-1])
         store = self.memory.open(sketch.fields)
         labels, mask = view.targets(batch)
         found = store.find(self._ids(view, batch, logits), labels, mask)
@@ -89,12 +90,13 @@ class Temporal(StorageOptions, TargetOptions):
         if self.weight_at(step.clock) > 0:
             moved = sketch.divergence(kept, rows).masked_fill(~found.known_items, 0.0)
             value = moved.sum() / view.items(batch)
-        store.write(found, sketch.encode(rows.detach(), self.memory.uniforms(found, sketch.draws)))
+        uniforms = store.uniforms(found, self.memory.seed, sketch.draws)
+        store.write(found, sketch.encode(rows.detach(), uniforms))
         measures = {
             "cache_hits": found.known.float().mean(),
             "cache_changed": found.changed.float().sum(),
         }
-        return Penalty(value, self.weight_at(step.clock), measures)
+        return Penalty(value, measures)
 
     def _ids(self, view: ModelView, batch: Batch, logits: Tensor) -> Tensor:
         """Sample ids, one for each row."""

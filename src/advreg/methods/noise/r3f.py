@@ -64,7 +64,7 @@ class R3F(FuseOptions, DropoutOptions, DivergenceOptions):
         delta = self.draw(view.zeros(batch))
         perturbed = self.beside(clean, delta)
         norm = {"delta_norm": delta.sentence_norm().mean()}
-        return self.compared(view, batch, clean.logits, perturbed, step, norm)
+        return self.compared(view, batch, clean.logits, perturbed, norm)
 
     def draw(self, zeros: Perturbation) -> Perturbation:
         """z, at the real tokens."""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advreg.lab.kinds.classification.tables import load_tables
+from advreg.lab.kinds.classification.tables import check_columns, load_tables
 from advreg.lab.kinds.classification.textdata import Example
 from advreg.lab.kinds.sources import DataError
 
@@ -272,19 +272,19 @@ def test_row_numbers_count_the_header_and_blank_lines_of_a_csv(tmp_path: Path) -
         (
             "t.jsonl",
             b'{"text": "a", "label": 0}\n{"text": \n',
-            "line 2: must be valid JSON, got: Expecting value at",
+            "line 2: must be a JSON object, got '{\"text\":' (Expecting value",
         ),
-        ("t.jsonl", b'["a", 0]\n', 'line 1: must be a JSON object, got ["a", 0]'),
+        ("t.jsonl", b'["a", 0]\n', "line 1: must be a JSON object, got '[\"a\", 0]'; correct it"),
         (
             "t.csv",
             b"text,label\na,0\ncaf\xe9,1\n",
-            "line 3: must be UTF-8, got byte 0xe9; save the file as UTF-8",
+            "line 3: must be UTF-8, got the byte 0xe9; convert it first",
         ),
-        ("t.csv.gz", b"text,label\n", "must be a whole gzip file, got: Not a gzipped file"),
+        ("t.csv.gz", b"text,label\n", "cannot be unpacked: Not a gzipped file"),
         (
             "t.csv.gz",
             gzip.compress(b"text,label\na,0\n", mtime=0)[:-9],
-            "must be a whole gzip file, got: Compressed file ended",
+            "cannot be unpacked: Compressed file ended",
         ),
         ("t.parquet", b"text,label\n", "must be a parquet file, got: "),
         (
@@ -406,3 +406,26 @@ def test_the_held_out_fraction_is_between_zero_and_one(tmp_path: Path, fraction:
         DataError, match=f"dev_fraction must be between 0 and 1, both excluded, got {fraction}"
     ):
         load_tables(labelled(tmp_path, ["a", "b", "a"]), dev_fraction=fraction)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+def test_columns_are_checked_by_the_header_alone(tmp_path: Path, name: str) -> None:
+    path, tab = tmp_path / name, "\t" if name == "a.tsv" else ","
+    content = f"text{tab} label \nbroken".encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    check_columns(path)
+    check_columns(path, text="text", label="label")
+    with pytest.raises(
+        DataError, match="--label-column must be one of 'text', 'label', got 'lable'"
+    ):
+        check_columns(path, label="lable")
+    with pytest.raises(DataError, match="must be a file, got nothing"):
+        check_columns(tmp_path / "b.csv")
+
+
+def test_a_file_whose_header_cannot_be_read_is_left_to_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xff\xfe,label\n")
+    (tmp_path / "b.csv.gz").write_bytes(b"no gzip")
+    (tmp_path / "c.jsonl").write_text("{}")
+    for name in ("a.csv", "b.csv.gz", "c.jsonl"):
+        check_columns(tmp_path / name, label="lable")

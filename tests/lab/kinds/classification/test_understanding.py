@@ -316,7 +316,8 @@ def test_a_file_that_is_no_gzipped_text_is_named(content: bytes, tmp_path: Path)
     write(tmp_path, "rte/train", rows("rte", "train"))
     (tmp_path / "rte" / "dev.jsonl.gz").write_bytes(content)
     with pytest.raises(
-        DataError, match=r"rte/dev.jsonl.gz(: must be gzipped UTF-8 text, got: |, line 1: text_a)"
+        DataError,
+        match=r"rte/dev.jsonl.gz(: cannot be unpacked: |, line 1: (text_a|must be UTF-8))",
     ):
         load_task("rte", tmp_path)
 

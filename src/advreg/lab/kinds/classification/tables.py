@@ -27,6 +27,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from advreg.lab.kinds.classification.textdata import (
     Example,
@@ -63,14 +64,13 @@ class _Columns:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """The used columns of a table; labels are still names or numbers, not yet class numbers."""
+class _Row(NamedTuple):
+    """The used cells of a row; the label is still a name or a number, not yet a class number."""
 
-    path: Path
-    rows: tuple[int, ...]
-    texts: tuple[tuple[str, str | None], ...]
-    labels: tuple[Label, ...]
+    number: int
+    text: str
+    pair: str | None
+    label: Label
 
 
 def load_tables(
@@ -92,24 +92,21 @@ def load_tables(
     """
     if not 0 < dev_fraction < 1:
         raise DataError(f"dev_fraction must be between 0 and 1, both excluded, got {dev_fraction}")
-    train = Path(train)
-    table = read_table(train)
-    columns = _find_columns(table, text, pair, label)
-    parts = [_records(table, columns)]
-    if dev is not None:
-        parts.append(_records(read_table(Path(dev)), columns))
+    tables = [read_table(Path(path)) for path in (train, dev) if path is not None]
+    columns = _find_columns(tables[0], text, pair, label)
+    parts = [(table.path, _rows(table, columns)) for table in tables]
     labels = _class_names(parts)
-    splits = [_examples(records, labels) for records in parts]
-    if dev is None:
-        splits = _split(splits[0], labels, dev_fraction, seed, train)
-    dev_source = f"{train} (held out)" if dev is None else str(dev)
+    splits = [_examples(path, rows, labels) for path, rows in parts]
+    source = tables[0].path
+    if len(splits) == 1:
+        splits = _split(splits[0], labels, dev_fraction, seed, source)
     return make_text_data(
-        table_name(train),
+        table_name(source),
         splits[0],
         splits[1],
         labels,
-        train_source=str(train),
-        dev_source=dev_source,
+        train_source=str(source),
+        dev_source=f"{source} (held out)" if dev is None else str(dev),
     )
 
 
@@ -124,21 +121,25 @@ def check_columns(
         _find_columns(Table(path, names, ()), text, pair, label)
 
 
+# ---- columns
+
+
 def _find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
     """The named columns, and guesses for the others."""
-    for flag, name in (("--text-column", text), ("--pair-column", pair), ("--label-column", label)):
-        if name is not None and name not in table.columns:
-            raise DataError(f"{table.path}: {flag} must be one of {table.listed}, got {name!r}")
-    named = [name for name in (text, pair, label) if name is not None]
-    if len(set(named)) < len(named):
-        raise DataError(
-            f"text, pair and label must be different columns, got {', '.join(map(repr, named))}"
-        )
-    free = {name.lower(): name for name in reversed(table.columns) if name not in named}
+    given = {"text": text, "pair": pair, "label": label}
+    named = {what: name for what, name in given.items() if name is not None}
+    for what, name in named.items():
+        if name not in table.columns:
+            raise DataError(
+                f"{table.path}: --{what}-column must be one of {table.listed}, got {name!r}"
+            )
+    if len(set(named.values())) < len(named):
+        shown = ", ".join(map(repr, named.values()))
+        raise DataError(f"text, pair and label must be different columns, got {shown}")
+    free = {name.lower(): name for name in reversed(table.columns) if name not in named.values()}
     if label is None:
-        label = next((free.pop(name) for name in LABEL_NAMES if name in free), None)
-    if label is None:
-        raise _no_guess(table, "label", LABEL_NAMES)
+        label = _guess(table, free, "label", LABEL_NAMES)
+        free = {low: name for low, name in free.items() if name != label}
     if text is None:
         text, pair = _guess_texts(table, free, pair)
     return _Columns(text, pair, label)
@@ -146,26 +147,31 @@ def _find_columns(table: Table, text: str | None, pair: str | None, label: str |
 
 def _guess_texts(table: Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
     """The text column and, unless it is named, the column paired with it."""
+    partners = free if pair is None else {pair.lower(): pair}
     for first, second in PAIRED_NAMES:
-        partner = free.get(second) if pair is None else pair
-        if first in free and partner is not None and partner.lower() == second:
-            return free[first], partner
-    text = next((free[name] for name in TEXT_NAMES if name in free), None)
-    if text is not None:
-        return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
-    if len(table.columns) == 2 and len(free) == 1:
+        if first in free and second in partners:
+            return free[first], partners[second]
+    if len(table.columns) == 2 and len(free) == 1 and not free.keys() & set(TEXT_NAMES):
         return next(iter(free.values())), None
-    raise _no_guess(table, "text", TEXT_NAMES)
+    text = _guess(table, free, "text", TEXT_NAMES)
+    return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
 
 
-def _no_guess(table: Table, what: str, names: Sequence[str]) -> DataError:
-    return DataError(
+def _guess(table: Table, free: dict[str, str], what: str, names: Sequence[str]) -> str:
+    """The first of the names that is free."""
+    for name in names:
+        if name in free:
+            return free[name]
+    raise DataError(
         f"{table.path}: the {what} column must be named with --{what}-column or be called one of "
         f"{', '.join(names)}, got the columns {table.listed}; is the first row the header?"
     )
 
 
-def _records(table: Table, columns: _Columns) -> _Records:
+# ---- cells
+
+
+def _rows(table: Table, columns: _Columns) -> list[_Row]:
     """The table's used columns, each cell checked for its type."""
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in table.columns:
@@ -173,17 +179,17 @@ def _records(table: Table, columns: _Columns) -> _Records:
                 f"{table.path}: must have a column {name!r} like the training table, got "
                 f"{table.listed}"
             )
-    rows, texts, labels = [], [], []
+    rows = []
     for number, cells in table.rows:
         place = f"{table.path}, row {number}"
-        pair = None if columns.pair is None else _text(cells.get(columns.pair), columns.pair, place)
-        rows.append(number)
-        texts.append((_text(cells.get(columns.text), columns.text, place), pair))
-        labels.append(_label(cells.get(columns.label), columns.label, place))
-    return _Records(table.path, tuple(rows), tuple(texts), tuple(labels))
+        pair = None if columns.pair is None else _text(cells, columns.pair, place)
+        label = _label(cells, columns.label, place)
+        rows.append(_Row(number, _text(cells, columns.text, place), pair, label))
+    return rows
 
 
-def _text(value: object, column: str, place: str) -> str:
+def _text(cells: dict[str, Any], column: str, place: str) -> str:
+    value = cells.get(column)
     if value is None:
         raise DataError(
             f"{place}: {column} must not be empty, got nothing; fill it in or drop the row"
@@ -193,29 +199,27 @@ def _text(value: object, column: str, place: str) -> str:
     return value
 
 
-def _label(value: object, column: str, place: str) -> Label:
+def _label(cells: dict[str, Any], column: str, place: str) -> Label:
     """A name as a string; anything that reads as a number as an int where it is whole, else as a
     float.
     """
-    if value is None or (isinstance(value, str) and not value.strip()):
+    given = cells.get(column)
+    if given is None or (isinstance(given, str) and not given.strip()):
         raise DataError(
-            f"{place}: {column} must not be empty, got {value!r}; fill it in or drop the row"
+            f"{place}: {column} must not be empty, got {given!r}; fill it in or drop the row"
         )
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        value = _number(value)
-    if isinstance(value, str | int):
-        return value
-    if not isinstance(value, float):
+    if isinstance(given, bool):
+        return str(given).lower()
+    value = _number(given) if isinstance(given, str) else given
+    if not isinstance(value, str | int | float):
         raise DataError(
             f"{place}: {column} must be a name or a number, got {value!r}; is it the right column?"
         )
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise DataError(
             f"{place}: {column} must be a finite number, got {value}; fill it in or drop the row"
         )
-    return int(value) if value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _number(word: str) -> str | int | float:
@@ -231,35 +235,36 @@ def _number(word: str) -> str | int | float:
     return word
 
 
-def _class_names(parts: Sequence[_Records]) -> tuple[str, ...] | None:
+# ---- the task
+
+
+def _class_names(parts: Sequence[tuple[Path, Sequence[_Row]]]) -> tuple[str, ...] | None:
     """The class names in the order of their numbers, or None where the labels are scores."""
     first: dict[Label, str] = {}
-    for records in parts:
-        for row, label in zip(records.rows, records.labels, strict=True):
-            first.setdefault(label, f"{records.path}, row {row}")
+    for path, rows in parts:
+        for row in rows:
+            first.setdefault(row.label, f"{path}, row {row.number}")
     names = sorted(label for label in first if isinstance(label, str))
     numbers = sorted(label for label in first if not isinstance(label, str))
     if names and numbers:
         raise DataError(
             f"labels must be all names or all numbers, got {names[0]!r} ({first[names[0]]}) and "
-            f"{numbers[0]!r} "
-            f"({first[numbers[0]]}); spell the numbers out or correct the rows"
+            f"{numbers[0]!r} ({first[numbers[0]]}); spell the numbers out or correct the rows"
         )
-    if names:
-        return tuple(names)
-    if len(numbers) <= MAX_NUMBERED_CLASSES and all(isinstance(number, int) for number in numbers):
-        return tuple(map(str, numbers))
-    return None
+    are_classes = len(numbers) <= MAX_NUMBERED_CLASSES and all(
+        type(each) is int for each in numbers
+    )
+    return tuple(names or map(str, numbers)) if names or are_classes else None
 
 
-def _examples(records: _Records, labels: tuple[str, ...] | None) -> list[Example]:
-    """The records as examples; classes become numbers."""
+def _examples(path: Path, rows: Sequence[_Row], labels: tuple[str, ...] | None) -> list[Example]:
+    """The rows as examples; classes become numbers."""
     number = {name: index for index, name in enumerate(labels or ())}
     examples = [
-        Example(text, pair, float(label) if labels is None else number[str(label)])
-        for (text, pair), label in zip(records.texts, records.labels, strict=True)
+        Example(row.text, row.pair, float(row.label) if labels is None else number[str(row.label)])
+        for row in rows
     ]
-    check_examples(examples, labels, str(records.path), records.rows)
+    check_examples(examples, labels, str(path), [row.number for row in rows])
     return examples
 
 

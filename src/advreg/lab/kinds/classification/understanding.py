@@ -9,10 +9,7 @@ the same tasks are loaded by `datasets` from the Hugging Face hub.
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +22,9 @@ from advreg.lab.kinds.sources import (
     DataError,
     HubSplit,
     data_folder,
+    json_object,
     load_split,
+    read_text,
     require_columns,
 )
 
@@ -168,28 +167,14 @@ def _file_rows(spec: TaskSpec, path: Path) -> Iterator[Example]:
             "or leave --data and "
             f"{DATA_VARIABLE} out to load '{spec.hub.path}' from the Hugging Face hub"
         )
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield _parsed(spec, line, f"{path}, line {number}")
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: must be gzipped UTF-8 text, got: {error}; fetch the file again"
-        ) from error
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield _parsed(spec, line, f"{path}, line {number}")
 
 
 def _parsed(spec: TaskSpec, line: str, place: str) -> Example:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{place}: must be a JSON object, got {line.strip()[:40]!r} ({error}); correct it"
-        ) from error
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: must be a JSON object, got {line.strip()[:40]!r}; correct it")
-    wanted = ("text_a", "text_b") if spec.pair else ("text_a",)
-    for name in wanted:
+    row = json_object(line, place)
+    for name in ("text_a", "text_b")[: 1 + spec.pair]:
         if not isinstance(row.get(name), str):
             raise DataError(
                 f"{place}: {name} must be a text, got {row.get(name)!r}; {spec.name} has "
@@ -200,9 +185,7 @@ def _parsed(spec: TaskSpec, line: str, place: str) -> Example:
             f"{place}: text_b must not be given, for {spec.name} has {_kind(spec)}; is it the "
             "right file?"
         )
-    return Example(
-        row["text_a"], row["text_b"] if spec.pair else None, _label(spec, row.get("label"), place)
-    )
+    return Example(row["text_a"], row.get("text_b"), _label(spec, row.get("label"), place))
 
 
 def _kind(spec: TaskSpec) -> str:

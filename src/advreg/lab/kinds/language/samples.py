@@ -27,7 +27,6 @@ from advreg.lab.kinds.sources import (
     read_table,
     read_text,
     require_columns,
-    require_file,
     table_name,
 )
 
@@ -167,7 +166,6 @@ def _with_dev(data: LanguageData) -> LanguageData:
 
 def _blocks(path: Path) -> tuple[Sample, ...]:
     """A sample for each block of a text file; empty lines divide blocks."""
-    require_file(path)
     blocks = re.split(r"\n\s*\n", read_text(path).strip())
     found = tuple(Sample((("", block),)) for block in blocks if block.strip())
     if not found:

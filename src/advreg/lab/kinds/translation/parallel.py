@@ -6,17 +6,14 @@ A split is two UTF-8 files with a sentence a line, ``train.en`` and ``train.de``
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import lzma
 import random
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.kinds.sources import DataError, held_out_details
+from advreg.lab.kinds.sources import DataError, held_out_details, read_text
 
 _SUFFIXES = ("", ".gz", ".xz")
 TRAIN, VALID, TEST = "train", "valid", "test"
@@ -105,37 +102,12 @@ class ParallelData:
 
 def read_lines(path: Path, flag: str = "") -> list[str]:
     """The lines of a text file; only a line feed ends one, whatever other separators the text
-    holds.
-
-    Args:
-        path: of the file.
-        flag: what it was given by, for an error if it is not there.
+    holds. ``flag`` is what the file was given by.
     """
-    if not path.is_file():
-        file, got = f"{flag} {path}".lstrip(), "a folder" if path.is_dir() else "nothing"
-        raise DataError(f"{file}: must be a text file (also .gz or .xz), got {got}; check the path")
-    try:
-        data = path.read_bytes()
-        content = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(data)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}; fetch the file again") from error
-    lines = content.split(b"\n")
-    if lines[-1] == b"":
+    lines = read_text(path, flag).split("\n")
+    if lines[-1] == "":
         lines.pop()
-    return [decoded(line, path, number) for number, line in enumerate(lines, start=1)]
-
-
-def decoded(line: bytes, path: Path | str, number: int) -> str:
-    """A line's text; one that is not UTF-8 is an error that names where it came from, and its
-    number.
-    """
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number}: must be UTF-8, got the byte {error.object[error.start]:#04x}; "
-            "convert it first (iconv -t UTF-8)"
-        ) from error
+    return [line.removesuffix("\r") for line in lines]
 
 
 def read_bitext(source: Path, target: Path, flags: tuple[str, str] = ("", "")) -> Bitext:
@@ -174,38 +146,36 @@ def read_folder(folder: Path, source: str, target: str) -> dict[str, Bitext]:
         raise DataError(
             f"{folder}: must be a folder with {TRAIN}.{source} and {TRAIN}.{target}, got none"
         )
-    names = sorted(
-        {
-            path.name.split(f".{source}")[0]
-            for path in folder.iterdir()
-            if _is_side(path.name, source)
-        }
-    )
-    found = {}
-    for name in names:
-        sides = [_side(folder, name, language) for language in (source, target)]
-        if sides[0] is not None and sides[1] is not None:
-            found[name] = read_bitext(sides[0], sides[1])
+    sides = [_sides(folder, language) for language in (source, target)]
+    found = {
+        name: read_bitext(sides[0][name], sides[1][name])
+        for name in sorted(sides[0].keys() & sides[1].keys(), key=_rank)
+    }
     for name in (TRAIN, VALID):
         if name not in found:
+            files = sorted(path.name for path in folder.iterdir())[:8]
             raise DataError(
                 f"{folder}: must hold {name}.{source} and {name}.{target} (also .gz or .xz), got "
-                f"{', '.join(sorted(path.name for path in folder.iterdir())[:8]) or 'nothing'}"
+                f"{', '.join(files) or 'nothing'}"
             )
-    order = [TRAIN, VALID, *(name for name in (TEST,) if name in found)]
+    return found
+
+
+def _sides(folder: Path, language: str) -> dict[str, Path]:
+    """The files of a language by split; of several forms of a file the plain one."""
     return {
-        name: found[name]
-        for name in [*order, *(name for name in names if name in found and name not in order)]
+        path.name.removesuffix(ending): path
+        for suffix in reversed(_SUFFIXES)
+        for ending in (f".{language}{suffix}",)
+        for path in folder.iterdir()
+        if path.name.endswith(ending) and path.is_file()
     }
 
 
-def _is_side(name: str, language: str) -> bool:
-    return any(name.endswith(f".{language}{suffix}") for suffix in _SUFFIXES)
-
-
-def _side(folder: Path, split: str, language: str) -> Path | None:
-    paths = [folder / f"{split}.{language}{suffix}" for suffix in _SUFFIXES]
-    return next((path for path in paths if path.is_file()), None)
+def _rank(split: str) -> tuple[int, str]:
+    """The order of splits: train, valid, test, then the others by name."""
+    first = (TRAIN, VALID, TEST)
+    return first.index(split) if split in first else len(first), split
 
 
 def load_files(
