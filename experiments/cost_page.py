@@ -15,7 +15,7 @@ from pages import keep, tree
 
 from advreg.core.schedule import RefreshEvery
 from advreg.lab.bench.figures import over_a_run, within_rounds
-from advreg.lab.bench.picture import draw
+from advreg.lab.report.sections.bench import draw_benches
 from advreg.records.bench import YARDSTICK, BenchRecord, Panel, Row, Spread, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -622,4 +622,4 @@ then a refresh waits for the GPU less often, which is to be measured.
 if __name__ == "__main__":
     benches = Records(RECORDS).benches
     drawn = [benches[name] for name in STEPS if name in benches]
-    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw(drawn, folder / PICTURE))
+    keep(__doc__, PAGE, page(RECORDS), lambda folder: draw_benches(drawn, folder / PICTURE))

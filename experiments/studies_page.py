@@ -16,17 +16,20 @@ from typing import Literal
 from pages import commits_of, keep
 from scipy import stats
 
-from advreg.lab.report.labels import NOTHING, counted, method_name, task_name, value_text
-from advreg.lab.report.render import (
-    Sheet,
+from advreg.lab.report.labels import (
+    NOTHING,
+    counted,
     difference_text,
     is_percentage,
-    markdown_table,
+    method_name,
     shortened,
+    task_name,
+    value_text,
 )
+from advreg.lab.report.sections.studies import draw_study
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.study import findings, measure, scores_by_seed, sheets
-from advreg.lab.report.study_picture import draw_study
+from advreg.lab.report.study import findings, measure, scores_by_seed, tables
+from advreg.lab.report.tables import Table, markdown
 from advreg.records import run as records
 from advreg.records.study import STUDY_FILE, Panel, StudiedPoint, StudyRecord, load
 
@@ -90,7 +93,7 @@ def claims_table(studies: Mapping[str, StudyRecord]) -> str:
     rows = [
         [claim.text, *(finding(claim, record) for record in studies.values())] for claim in CLAIMS
     ]
-    return markdown_table(Sheet("", ["the paper", *map(task_of, studies.values())], rows))
+    return markdown(Table("", ["the paper", *map(task_of, studies.values())], rows))
 
 
 def finding(claim: Claim, record: StudyRecord) -> str:
@@ -223,8 +226,8 @@ def section(name: str, record: StudyRecord, folder: Path) -> str:
         about(record, folder),
         f"![{task_of(record)}]({picture_of(name).name})",
     ]
-    for (panel, _), sheet in zip(found.panels, sheets(found), strict=True):
-        parts.append(f"### {task_of(record)}: {panel.title}\n\n{markdown_table(sheet)}")
+    for (panel, _), sheet in zip(found.panels, tables(found), strict=True):
+        parts.append(f"### {task_of(record)}: {panel.title}\n\n{markdown(sheet)}")
     runs = [run for variant in record.variants for run in variant.runs]
     failed = [
         f"- no result: {run.folder}: {shortened(run.error)}"

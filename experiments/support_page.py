@@ -15,7 +15,7 @@ import peft
 import torch
 from pages import keep
 
-from advreg.hf.doctor import examine
+from advreg.lab.doctor import examine
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "support.md"
@@ -127,7 +127,7 @@ or use `site="tokens"`, the default. "Not offered": transformers has no gradient
 Checkpointing must be non-reentrant (`gradient_checkpointing_kwargs={"use_reentrant": False}`); advreg refuses the other
 kind and says so.
 
-For a model of your own: `advreg doctor MODEL`, or `advreg.hf.doctor.examine(model, batch)` for one that you hold.
+For a model of your own: `advreg doctor MODEL`, or `advreg.lab.doctor.examine(model, batch)` for one that you hold.
 """
 
 

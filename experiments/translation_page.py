@@ -40,13 +40,23 @@ from translation_texts import (
 
 from advreg.core.schedule import RefreshEvery
 from advreg.lab.bench.figures import contender, over_a_run, within_rounds
-from advreg.lab.report.compare import STANDARD, results
-from advreg.lab.report.curves import curve, draw_norms
-from advreg.lab.report.labels import NOTHING, method_name, method_order, metric_name, task_name
-from advreg.lab.report.render import Sheet, markdown_table, notes, score_sheets, spread_text
+from advreg.lab.report.compare import results
+from advreg.lab.report.curves import curve
+from advreg.lab.report.groups import STANDARD
+from advreg.lab.report.labels import (
+    NOTHING,
+    method_name,
+    method_order,
+    metric_name,
+    spread_text,
+    task_name,
+)
+from advreg.lab.report.score_tables import notes, score_tables
+from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.report.statistics import Spread as SeedSpread
 from advreg.lab.report.study import findings
 from advreg.lab.report.study import to_markdown as study_to_markdown
+from advreg.lab.report.tables import Table, markdown
 from advreg.records.bench import BenchRecord, Spread
 from advreg.records.reading import load_all
 from advreg.records.run import RunRecord
@@ -86,7 +96,7 @@ def page(folder: Path, benches: Sequence[Path] = BENCHES) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table(Sheet("", header, rows))
+    return markdown(Table("", header, rows))
 
 
 # ---- what was aimed at
@@ -176,8 +186,8 @@ def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
     parts += [
         f"### {task_name(task)}\n\n{scores(compared, task, benches)}" for task in compared.tasks
     ]
-    differences = [sheet for sheet in score_sheets(found) if " minus each method" in sheet.caption]
-    parts += [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in differences]
+    differences = [sheet for sheet in score_tables(found) if " minus each method" in sheet.caption]
+    parts += [f"{sheet.caption}\n\n{markdown(sheet)}" for sheet in differences]
     told = notes(found)
     parts += ["Notes:\n\n" + "\n".join(f"- {line}" for line in told)] if told else []
     return "\n\n".join([*parts, made_by(compared.runs.values())])

@@ -16,20 +16,20 @@ from typing import Any
 
 from pages import commits_of, keep, logged_mean
 
-from advreg.cli.probe import by_task
-from advreg.cli.probe import draw as draw_probing
 from advreg.lab.report.compare import Results, Runs, read, results
-from advreg.lab.report.curves import draw_norms
-from advreg.lab.report.labels import NOTHING, TASK_NAMES, method_name, task_name
-from advreg.lab.report.render import (
-    Sheet,
-    best_places,
+from advreg.lab.report.labels import (
+    NOTHING,
+    TASK_NAMES,
     difference_text,
-    markdown_table,
+    method_name,
     spread_text,
-    to_markdown,
+    task_name,
 )
+from advreg.lab.report.score_tables import to_markdown
+from advreg.lab.report.sections.gradients import draw_norms
+from advreg.lab.report.sections.probing import by_task, draw_probing
 from advreg.lab.report.statistics import Spread
+from advreg.lab.report.tables import Table, best_cells, markdown
 from advreg.records import run as records
 from advreg.records.compare import COMPARE_FILE, CompareRecord, score_of
 from advreg.records.probe import ProbeRecord
@@ -147,12 +147,12 @@ def paper(folder: Path) -> str:
                 f"{mine:g}, {theirs:g}",
             ]
         )
-    sheet = Sheet(
+    sheet = Table(
         "",
         ["", "paper, BERT-base", f"here, {folder.name}", "encoder's dropout here: ARCH, Standard"],
         rows,
     )
-    return f"### ARCH minus Standard, beside the paper\n\n{markdown_table(sheet)}" if rows else ""
+    return f"### ARCH minus Standard, beside the paper\n\n{markdown(sheet)}" if rows else ""
 
 
 def equal_dropout(compared: Path, studied: Path) -> str:
@@ -189,7 +189,7 @@ def equal_dropout(compared: Path, studied: Path) -> str:
         "minus Standard, dropout 0.1",
         "minus Standard, the same dropout",
     ]
-    return f"{EQUAL.strip()}\n\n{markdown_table(Sheet('', header, rows))}"
+    return f"{EQUAL.strip()}\n\n{markdown(Table('', header, rows))}"
 
 
 def of_stsb(runs: Runs, method: str) -> dict[int, RunRecord]:
@@ -254,7 +254,7 @@ def strength(folder: Path) -> str:
     header = ["", *(f"{method_name(name)}: penalty / task loss" for name in PENALISED)]
     header += [f"{method_name(name)}'s / R3F's, last epoch" for name in PENALISED[1:]]
     header += ["ARCH: ‖δ‖ / ε, last epoch", "task loss, last epoch: FreeAT's / Standard's"]
-    return f"### How strong the penalty was\n\nAs logged, over all seeds.\n\n{markdown_table(Sheet('', header, rows))}"
+    return f"### How strong the penalty was\n\nAs logged, over all seeds.\n\n{markdown(Table('', header, rows))}"
 
 
 # Zuo et al. 2021, tb:anli: rounds 1 to 3 and all of them, BERT-base
@@ -290,7 +290,7 @@ def anli(found: Results) -> str:
             mine = [spread_text(cell.metrics.get(name), cell.asked, cell.failed) for name in names]
             theirs = [f" ({score:.1f})" for score in paper.get(method, ())] or [""] * len(ROUNDS)
             rows.append([method_name(method), *map("".join, zip(mine, theirs, strict=True))])
-        parts.append(markdown_table(Sheet("", [split, "R1", "R2", "R3", "all"], rows)))
+        parts.append(markdown(Table("", [split, "R1", "R2", "R3", "all"], rows)))
     return "\n\n".join(parts)
 
 
@@ -306,23 +306,16 @@ def probing(path: Path) -> str:
     record = load_as(path, ProbeRecord)
     scores = by_task(record.results)
     labels = list(dict.fromkeys(label for methods in scores.values() for label in methods))
-    spreads = {
-        task: [Spread.of(methods.get(label, [])) for label in labels]
-        for task, methods in scores.items()
-    }
+    columns = []
+    for methods in scores.values():
+        spreads = [Spread.of(methods.get(label, [])) for label in labels]
+        texts = [spread_text(spread, record.settings["seeds"]) for spread in spreads]
+        columns.append(best_cells(texts, spreads))
     rows = [
-        [
-            method_name(label),
-            *(spread_text(column[row], record.settings["seeds"]) for column in spreads.values()),
-        ]
+        [method_name(label), *(column[row] for column in columns)]
         for row, label in enumerate(labels)
     ]
-    bold = frozenset(
-        (row, number + 1)
-        for number, column in enumerate(spreads.values())
-        for row in best_places(column)
-    )
-    sheet = Sheet("", ["", *(task_name(task) for task in scores)], rows, bold)
+    table = Table("", ["", *(task_name(task) for task in scores)], rows)
     source = ", ".join(
         sorted({task_name(name) for each in record.results if (name := each.trained_on)})
     )
@@ -338,7 +331,7 @@ def probing(path: Path) -> str:
         f"{record.settings['seeds']} "
         f"times{f' for each of {count} seeds of the encoder' if count > 1 else ''}. "
         "Scores as above, mean ± sd over the heads.\n\n"
-        f"{markdown_table(sheet)}\n\n![scores of heads on frozen encoders]({violins_of(path)})\n\n"
+        f"{markdown(table)}\n\n![scores of heads on frozen encoders]({violins_of(path)})\n\n"
         f"Commit {(record.commit or 'unknown')[:7]}, {environment['device']}; "
         f"`advreg {' '.join(environment['arguments'])}`."
     )
@@ -373,7 +366,7 @@ def search(path: Path) -> str:
         if point != wording(PLAIN)
     ]
     first = done[0]
-    sheet = Sheet("", ["", *(task_name(task) for task in tasks)], body)
+    sheet = Table("", ["", *(task_name(task) for task in tasks)], body)
     return (
         f"## What matters, {first['model']}\n\nScore on a fifth of the training data that was held "
         "out, another fifth "
@@ -384,7 +377,7 @@ def search(path: Path) -> str:
         "otherwise. ARCH: ε = η = 1 for the sentence (l2), S = 1, T_c = 5, p = 100 %, unless it "
         "says otherwise. "
         "With so few seeds only large differences count.\n\n"
-        f"{markdown_table(sheet)}\n\n"
+        f"{markdown(sheet)}\n\n"
         f"Commit {first['commit'][:7]}, {first['device']}; "
         f"`{first['command'].split(' --commit')[0]}`."
     )

@@ -48,7 +48,7 @@ def test_the_lowest_versions_are_those_of_the_floor() -> None:
     pins = pinned()
     admitted = lowest(project()["dependencies"] + ["advreg[all]"])
     del admitted["torch"]  # whose older CPU builds are not at hand
-    assert len(admitted) > 15
+    assert len(admitted) >= 15
     assert {name: numbers(pins[name]) for name in admitted} == {
         name: numbers(v) for name, v in admitted.items()
     }

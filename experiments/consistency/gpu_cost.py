@@ -8,7 +8,7 @@ from pathlib import Path
 from bootstrap import ROOT
 from trainer_steps import Ratio
 
-from advreg.lab.report.render import Sheet, markdown_table
+from advreg.lab.report.tables import Table, markdown
 from advreg.records.bench import STANDARD, BenchRecord, Panel, Row, load
 
 FOLDER = ROOT / "results" / "consistency"
@@ -38,7 +38,7 @@ def section() -> str:
     header += [title for *_, title, _ in BARS] + ["cache, bytes"]
     body = [cells(path, record, panel) for path, record in records for panel in record.panels]
     aims = ", ".join(f"{title} ≤ {most:.2f}" for *_, title, most in BARS)
-    return f"{_TEXT.format(aims=aims)}\n{markdown_table(Sheet('', header, body))}"
+    return f"{_TEXT.format(aims=aims)}\n{markdown(Table('', header, body))}"
 
 
 def cells(path: Path, record: BenchRecord, panel: Panel) -> list[str]:

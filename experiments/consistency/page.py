@@ -42,15 +42,15 @@ from wording import (
     unit,
 )
 
-from advreg.lab.report.labels import NOTHING, method_order
-from advreg.lab.report.render import (
-    Sheet,
+from advreg.lab.report.labels import (
+    NOTHING,
     difference_text,
-    markdown_table,
+    method_order,
     number_text,
     spread_text,
 )
 from advreg.lab.report.statistics import Spread
+from advreg.lab.report.tables import Table, markdown
 from advreg.records.log import RecordLog
 
 PAGE = ROOT / "docs" / "results" / "consistency.md"
@@ -92,7 +92,7 @@ def has_gains(outcome: Outcome) -> bool:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table(Sheet("", header, rows))
+    return markdown(Table("", header, rows))
 
 
 def summary(judged: Sequence[Outcome]) -> str:

@@ -5,17 +5,21 @@ results.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import matplotlib
 from inference import SHARE_OF_DEVIATION
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
 from outcomes import Entry, Outcome
 from texts import PLACES
 from wording import label, unit
 
-from advreg.lab.drawing import COLOURS, OTHERS, canvas
+from advreg.lab.drawing import COLOURS, OTHERS, check_drawable
 
 _COLUMNS = 3
 _MARKERS = {
@@ -34,6 +38,19 @@ _NEAR = 1.6  # the longest time for which ticks are fine
 _LEAST_GAP = 0.035  # between two points, of the width
 
 
+@contextmanager
+def canvas(path: Path, width: float, height: float) -> Iterator[Any]:
+    """A figure to draw on, in inches, which is written to an SVG file with selectable words at the
+    end; the same drawing gives the same file.
+    """
+    check_drawable(path)
+    with matplotlib.rc_context({"svg.hashsalt": "advreg", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
+
+
 def draw(judged: Sequence[Outcome], path: Path) -> bool:
     """Draw the contestants that have all seeds; false where there is none."""
     panels = [outcome for outcome in judged if any(map(is_drawn, outcome.entries.values()))]
@@ -41,9 +58,7 @@ def draw(judged: Sequence[Outcome], path: Path) -> bool:
         return False
     columns = min(len(panels), _COLUMNS)
     lines = -(-len(panels) // columns)
-    with canvas(
-        path, max(6.4, 0.6 + 3.4 * columns), 1.0 + 3.0 * lines, words_as_text=True
-    ) as figure:
+    with canvas(path, max(6.4, 0.6 + 3.4 * columns), 1.0 + 3.0 * lines) as figure:
         axes = list(figure.subplots(lines, columns, squeeze=False).flat)
         for axis, outcome in zip(axes, panels, strict=False):
             _panel(axis, outcome)

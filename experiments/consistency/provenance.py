@@ -18,14 +18,14 @@ from stages import RESULT, TUNE, choices, planned
 from wording import capitalised, in_text, label, listed, setting, task_title
 
 from advreg.lab.report.labels import NOTHING, counted
-from advreg.lab.report.render import Sheet, markdown_table
+from advreg.lab.report.tables import Table, markdown
 from advreg.records.run import RunRecord
 
 PLAN = Path(__file__).with_name("PLAN.md")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table(Sheet("", header, rows))
+    return markdown(Table("", header, rows))
 
 
 # ---- what was tuned

@@ -14,12 +14,13 @@ from texts import PLACES
 from advreg.lab.report.labels import (
     NOTHING,
     counted,
+    difference_text,
     method_name,
     method_order,
+    number_text,
     task_name,
     value_text,
 )
-from advreg.lab.report.render import difference_text, number_text
 from advreg.lab.report.statistics import Spread
 
 SCALED = "scaled_nll"

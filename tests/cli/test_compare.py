@@ -126,7 +126,7 @@ def test_a_dry_run_says_what_is_left_of_each_method_and_leaves_nothing(
         (["--jobs", 0], "error: jobs must be 1 or more, got 0"),
         (
             ["--picture", "norms.gif"],
-            "error: picture must end in .svg, .png, .pdf, got 'norms.gif'",
+            "error: picture must end in .svg, got 'norms.gif'",
         ),
         (["--radius", "wide"], "error: radius must be a number, got 'wide'"),
         (

@@ -51,7 +51,7 @@ def test_a_full_disk_of_one_process_costs_that_save_and_not_the_run(
     done = two(f"full-{struck}", *best, fault={"kind": "full", "count": 7}, struck=struck)
     assert done.code == 0, done.err
     assert done.out.count("could not save checkpoint-20") == 1
-    assert "training goes on and earlier checkpoints are kept" in done.out
+    assert "training continues and earlier checkpoints are kept" in done.out
     assert steps_saved(two, f"full-{struck}") == [15, 18]
     (two.folder(f"full-{struck}") / "record.json").unlink()
     again = two(f"full-{struck}", *best, "--resume")

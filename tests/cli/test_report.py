@@ -45,7 +45,7 @@ def test_a_bench_has_a_section_of_its_own(tmp_path: Path) -> None:
     milliseconds, ratio = row["time"]["median"], row["ratio"]
     spread = f"{ratio['median']:.2f} ({ratio['quartile_1']:.2f}–{ratio['quartile_3']:.2f})"
     assert f'<th scope="row">arch, reuse</th><td>{milliseconds:.1f}</td><td>{spread}</td>' in page
-    assert f'"title":"bert-base, {panel["batch"]} × {panel["tokens"]}, bf16, NVIDIA H200"' in page
+    assert f"<h4>bert-base, {panel['batch']} × {panel['tokens']}, bf16, NVIDIA H200</h4>" in page
 
 
 def test_the_page_must_be_html(tmp_path: Path) -> None:
@@ -66,3 +66,12 @@ def test_the_commands_for_records_load_no_models(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines()[-1] == "False"
     assert (tmp_path / "r.html").is_file()
+
+
+def test_lists_and_reports_of_runs_load_no_torch() -> None:
+    code = (
+        "import sys, advreg.cli.runs, advreg.cli.report\n"
+        "print({'torch', 'transformers', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -21,7 +21,6 @@ from advreg.core.perturbation import Perturbation
 from advreg.core.schedule import Clock
 from advreg.hf.data import IdCollator
 from advreg.hf.survey import survey
-from advreg.hf.view.passes import Passes
 from advreg.hf.view.streams import Streams
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
@@ -52,6 +51,18 @@ def _built(family: str, **settings: Any) -> Any:
 def quiet(family: str, **settings: Any) -> Any:
     """A tiny model without dropout."""
     return tiny(family, **{"dropout": 0.0} | settings)
+
+
+def smoothed_view(model: nn.Module, smoothing: float) -> HFModelView:
+    """A view whose loss smooths the labels."""
+
+    def smoothed(model: nn.Module, inputs: Any, batch: Any, copies: int = 1) -> Tensor:
+        labels = inputs.pop("labels")
+        loss = view.prediction_head.loss
+        return loss(model(**inputs).logits, labels, batch.get("num_items_in_batch"), smoothing)
+
+    view = HFModelView(model, compute_loss=smoothed)
+    return view
 
 
 def noise_of(view: HFModelView, batch: Batch, scale: float = 0.1, seed: int = 0) -> Perturbation:
@@ -387,10 +398,10 @@ class Copies:
 
 
 def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
-    """Make dropout a function of what it is applied to and of the copy in :meth:`Passes.paired_logits`,
+    """Make dropout a function of what it is applied to and of the copy in :meth:`HFModelView.paired_logits`,
     so that it follows a sample wherever a batch puts it. The model must be made by
     :func:`dropping`."""
-    copies, pair = Copies(), Passes.paired_logits
+    copies, pair = Copies(), HFModelView.paired_logits
     passes: list[int] = []  # of the pair under way
 
     def pair_noted(*args: Any, **ways: Any) -> Any:
@@ -413,9 +424,9 @@ def known_dropout(patch: pytest.MonkeyPatch) -> Copies:
         return pass_noted
 
     patch.setattr(torch.nn.functional, "dropout", copies.dropped)
-    patch.setattr(Passes, "paired_logits", pair_noted)
+    patch.setattr(HFModelView, "paired_logits", pair_noted)
     for name in ("_trained_pass", "_prediction"):
-        patch.setattr(Passes, name, noted(getattr(Passes, name)))
+        patch.setattr(HFModelView, name, noted(getattr(HFModelView, name)))
     return copies
 
 

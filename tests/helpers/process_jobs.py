@@ -12,18 +12,19 @@ from unittest.mock import patch
 import pytest
 import torch
 from accelerate import PartialState
+from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils.data import BatchSampler
-from transformers import TrainingArguments
+from torch.utils.data import BatchSampler, DataLoader
+from transformers import Trainer, TrainingArguments
 
 from advreg.core.shard import Shard
 from advreg.hf.checkpoint.saving import CheckpointWriter
 from advreg.hf.checkpoint.state import checkpoints, save_method
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.trainer import AdversarialTrainer
-from advreg.methods import create, registry
+from advreg.methods import Method, create, registry
 from observe import Padded, dropping, features_of, known_dropout, remembered
 from processes import full_disk
 from tiny_models import tiny, tiny_batch
@@ -113,6 +114,32 @@ class DealtTrainer(AdversarialTrainer):
         )
 
 
+class StockTrainer(Trainer):
+    """Trains on the same batches without advreg."""
+
+    def __init__(self, *, method: Method, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.method = method
+
+    def get_train_dataloader(self) -> Any:
+        args = self.args
+        ranks = args.process_index, args.world_size
+        size = args.per_device_train_batch_size
+        loader: Any = DataLoader(
+            self.train_dataset,
+            batch_sampler=DealtBatches(len(self.train_dataset), size, *ranks),
+            collate_fn=self.data_collator,
+        )
+        return prepare_data_loader(
+            loader, device=args.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+
+def dealt(is_stock: bool = False, **settings: Any) -> Any:
+    """A trainer on the batches that are dealt to this process: the stock one, or ours."""
+    return trainer_of(kind=StockTrainer if is_stock else DealtTrainer, **settings)
+
+
 def trainer_of(
     name: str,
     folder: str,
@@ -164,7 +191,7 @@ def train_dealt(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory() as folder, fixed_noise():
         for run in runs:
-            trainer = trainer_of(folder=folder, **{"kind": DealtTrainer} | run)
+            trainer = dealt(folder=folder, **run)
             trainer.train()
             found.append(outcome(trainer))
     return found
@@ -286,11 +313,11 @@ def fsdp_on_cpu() -> Iterator[None]:
 def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """As :func:`train_dealt`, the weights spread over the processes; and what is refused there."""
     config = {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}
-    sharded = {"kind": DealtTrainer, "fsdp": True, "fsdp_config": config}
+    sharded = {"fsdp": True, "fsdp_config": config}
     found, refused = [], []
     with tempfile.TemporaryDirectory() as folder, fixed_noise(), fsdp_on_cpu():
         for run in runs:
-            trainer = trainer_of(folder=folder, **sharded | run)
+            trainer = dealt(folder=folder, **sharded | run)
             trainer.train()
             parts = {
                 name: value
@@ -305,7 +332,7 @@ def train_sharded(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 }
             )
         try:
-            trainer_of(folder=folder, **sharded, name="smart").train()
+            dealt(folder=folder, **sharded, name="smart").train()
         except ValueError as error:
             refused.append(str(error))
     return {"found": found, "refused": refused}

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from advreg.lab.report.figures import Lines
 from advreg.lab.report.gather import gather
-from advreg.lab.report.parts import Part, Section
-from advreg.lab.report.sections import sections
+from advreg.lab.report.page.parts import Folded, Part, Section
+from advreg.lab.report.pictures.figures import Lines
+from advreg.lab.report.sections.contents import sections
 from advreg.records.diagnostics import HealthRecord, Histogram, MemoryHealth, TokenNorms
 from advreg.records.run import MethodInfo, ModelInfo, RunRecord, TaskInfo, TrainingInfo
 
@@ -141,8 +141,11 @@ def reported(folder: Path, records: Sequence[RunRecord]) -> dict[str, Section]:
 
 
 def parts_of(section: Section, kind: type[P]) -> list[P]:
-    """The parts of one kind."""
-    return [part for part in section.parts if isinstance(part, kind)]
+    """The parts of one kind, folded ones too."""
+    parts: list[Part] = []
+    for part in section.parts:
+        parts += [part, *(part.parts if isinstance(part, Folded) else ())]
+    return [part for part in parts if isinstance(part, kind)]
 
 
 def lines_titled(section: Section, title: str) -> Lines:

@@ -19,11 +19,11 @@ from torch._dynamo.utils import counters
 from transformers import TrainerCallback, TrainingArguments
 
 from advreg.core.perturbation import Perturbation
-from advreg.hf.doctor import examine
 from advreg.hf.patches.layerdrop import layers_kept
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.hf.view.injection import InjectionError, is_compiled, uncompiled
 from advreg.hf.view.view import HFModelView
+from advreg.lab.doctor import examine
 from advreg.methods import Method, create, registry
 from observe import Batch, Padded, batch_of, close, exact, features_of, gradients, ready, step
 from tiny_models import tiny, tiny_batch
@@ -326,7 +326,7 @@ def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
         pytest.raises(InjectionError, match="was called 2 times"),
         task.streams.injection.adding(noise_of(task, batch)),
     ):
-        [task.wrapped(**inputs) for _ in range(2)]
+        [task.calls.trained(**inputs) for _ in range(2)]
     with pytest.raises(InjectionError, match="must have the embeddings' shape"):
         task.logits(batch, task.zeros(batch_of("bert", pad_to=12)))
     delta = noise_of(task, batch)
@@ -335,7 +335,7 @@ def test_a_pass_that_is_made_twice_is_noticed_in_a_graph_too() -> None:
 
 def test_two_tasks_of_one_model_do_not_add_each_other_s_perturbations() -> None:
     pair, batch = Compiled("bert", "eager", num_labels=3), batch_of("bert")
-    other = HFModelView(pair.task.wrapped, site="block")
+    other = HFModelView(pair.task.calls.trained, site="block")
     delta = noise_of(pair.eager, batch, 0.5)
     for mine, reference in (
         (pair.task, pair.eager),
@@ -452,7 +452,7 @@ def test_smart_trains_alike_however_the_model_is_compiled(way: str, family: str)
     plain, compile_it = WAYS[way]
     batches = [batch_of(family)] * 2
     eager, task = HFModelView(plain(exact(family))), HFModelView(compile_it(exact(family)))
-    assert is_compiled(task.wrapped)
+    assert is_compiled(task.calls.trained)
     expected = trained(method_of("smart"), eager, batches)
     require_equal(trained(method_of("smart"), task, batches), expected, 1e-9)
 
@@ -485,8 +485,8 @@ def test_the_inner_scale_of_float16_is_tried_again_where_graphs_would_forbid_it(
             found.append(
                 task.gradient(objective * 1e306, point).values["tokens"]
             )  # 2¹⁶ · 1e306 overflows
-            assert task.gradient.scale < 2.0**16
-            task.gradient.scale = 2.0**16
+            assert task.delta_gradient.scale < 2.0**16
+            task.delta_gradient.scale = 2.0**16
         assert torch.allclose(found[-2] / 1e306, found[-1] / 1e306, atol=1e-9)
         assert bool(torch.isfinite(found[-1]).all())
         assert bool(found[-1].any())

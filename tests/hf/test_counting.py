@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from advreg.hf.counting import CountingTask, PassCount, Timer
+from advreg.hf.counting import PassCount, Timer
 from advreg.hf.view.view import HFModelView
 from tiny_models import tiny, tiny_batch
 
 
 @pytest.fixture
 def counted() -> Any:
-    task, batch, count = HFModelView(tiny("bert", dropout=0.0)), tiny_batch("bert"), PassCount()
-    return CountingTask(task, count), task, batch, count
+    model, batch, count = tiny("bert", dropout=0.0), tiny_batch("bert"), PassCount()
+    view = HFModelView(model)
+    view.count_in(count)
+    return view, HFModelView(model), batch, count
 
 
 def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
@@ -23,9 +25,13 @@ def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
     for call, passes in (
         (lambda one: one.logits(batch), 1),
         (lambda one: one.logits(batch, delta), 1),
+        (lambda one: one.loss_at(batch, delta), 1),
         (lambda one: one.bare_logits(batch, delta), 1),
+        (lambda one: one.ascent_logits(batch, delta), 1),
         (lambda one: one.paired_logits(batch, delta)[1], 2),
+        (lambda one: one.paired_logits(batch, delta, both_losses=True)[1], 2),
         (lambda one: one.paired_logits(batch, delta, fuse=False)[1], 2),
+        (lambda one: one.paired_logits(batch, delta, fuse=False, both_losses=True)[1], 2),
         (lambda one: one.averaged(batch, task.parameters()), 1),
     ):
         before = count.forward
@@ -34,15 +40,22 @@ def test_every_kind_of_pass_counts_and_changes_nothing(counted: Any) -> None:
     assert count.backward == 0
 
 
-def test_gradients_of_delta_and_of_parameters_are_backward_passes(counted: Any) -> None:
+def test_a_pass_over_a_part_of_the_batch_is_a_part_of_a_pass(counted: Any) -> None:
+    counting, _, batch, count = counted
+    counting.count_in(count, rows=len(batch["input_ids"]))
+    part = counting.part(batch, slice(0, 1))
+    delta = counting.zeros(part).leaf()
+    counting.gradient(counting.bare_logits(part, delta).sum(), delta)
+    share = 1 / len(batch["input_ids"])
+    assert count == PassCount(forward=share, backward=share)
+
+
+def test_gradients_of_delta_are_backward_passes(counted: Any) -> None:
     counting, task, batch, count = counted
     delta = task.zeros(batch).leaf()
     gradient = counting.gradient(counting.bare_logits(batch, delta).sum(), delta)
     assert bool(gradient.values["tokens"].any())
-    assert count.backward == 1
-    counting.counted(torch.Tensor.backward)(counting.loss(counting.logits(batch), batch))
-    assert count.backward == 2
-    assert task.model.classifier.weight.grad is not None
+    assert count == PassCount(forward=1, backward=1)
 
 
 def test_what_is_no_pass_is_not_counted(counted: Any) -> None:

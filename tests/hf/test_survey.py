@@ -96,29 +96,6 @@ def test_a_gap_inside_a_sentence_is_left_out() -> None:
     assert torch.allclose(found.vectors["tokens"][0], (table[1] + table[2]) / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("fetched_at_once", [1, 100, 2**24])
-def test_vectors_come_from_the_device_in_order_however_many_wait_there(
-    fetched_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tensor on the device "meta" would hold no numbers, so parts on the host pretend."""
-    monkeypatch.setattr(module, "_FETCHED_AT_ONCE", fetched_at_once)
-    parts = [torch.randn(size, 8) for size in (3, 0, 4, 1, 5)]
-
-    class Elsewhere(Tensor):
-        device = torch.device("cuda")  # type: ignore[assignment]
-
-    rows = module._HostRows(13, 8)
-    waited = []
-    for part in parts:
-        rows.append(part.as_subclass(Elsewhere))  # type: ignore[no-untyped-call]
-        waited.append(sum(len(waiting) for waiting in rows.waiting))
-    assert torch.equal(rows.finish().as_subclass(Tensor), torch.cat(parts))  # type: ignore[no-untyped-call]
-    assert (
-        waited
-        == {1: [0, 0, 0, 0, 0], 100: [3, 3, 7, 8, 0], 2**24: [3, 3, 7, 8, 13]}[fetched_at_once]
-    )
-
-
 def test_what_a_survey_keeps_is_on_the_host_and_one_row_per_sample() -> None:
     corpus = surveyed("marian", rows_of("marian"))
     for stream in ("encoder", "decoder"):

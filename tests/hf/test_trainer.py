@@ -741,7 +741,7 @@ def test_a_full_disk_costs_a_save_and_not_the_run(
     assert [record.getMessage()[:27] for record in caplog.records] == [
         "could not save checkpoint-2"
     ]
-    assert "training goes on and earlier checkpoints are kept" in caplog.text
+    assert "training continues and earlier checkpoints are kept" in caplog.text
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
 
 

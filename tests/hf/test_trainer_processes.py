@@ -18,6 +18,7 @@ from processes import together
 from tiny_models import tiny_batch
 
 EVERY_METHOD = [{"name": name} for name in OPTIONS]
+STOCK = {"name": "standard", "is_stock": True}
 SIZE, WORLD = 13, 2
 
 
@@ -26,7 +27,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("runs")
     alone = train_and_save(str(folder / "one"), per_device_train_batch_size=4)
     ranks = together(
-        "process_jobs:everything", WORLD, folder, 300, folder=str(folder), runs=EVERY_METHOD
+        "process_jobs:everything",
+        WORLD,
+        folder,
+        300,
+        folder=str(folder),
+        runs=[*EVERY_METHOD, STOCK],
     )
     return {"folder": folder, "alone": alone, "dealt": train_dealt(EVERY_METHOD), "ranks": ranks}
 
@@ -90,6 +96,13 @@ def test_the_same_data_dealt_to_two_processes_trains_as_one(
     for mine, theirs in zip(one["logs"], first["logs"], strict=True):
         assert theirs["task_loss"] == pytest.approx(mine["task_loss"], abs=1e-5)
         assert theirs.get("penalty") == pytest.approx(mine.get("penalty"), abs=1e-5)
+
+
+def test_standard_in_two_processes_is_the_stock_trainer(found: dict[str, Any]) -> None:
+    """It averages the means of the processes, whose last batches differ in size here."""
+    number = list(OPTIONS).index("standard")
+    for rank in found["ranks"]:
+        assert equal(rank["dealt"][number]["weights"], rank["dealt"][-1]["weights"])
 
 
 def test_processes_cache_their_own_samples_and_find_the_neighbours_one_finds(
@@ -203,7 +216,9 @@ def test_a_strategy_that_would_move_samples_between_processes_is_refused(tmp_pat
 
 VARIANTS: list[dict[str, Any]] = [
     *EVERY_METHOD,
+    STOCK,
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS),
+    STOCK | {"gradient_accumulation_steps": 2},
     *({"name": name, "family": "marian"} for name in ("freelb", "smart", "arch")),
     {"name": "arch", "neighbour_choice": "random"},
     {"name": "arch", "cache_dtype": "float16"},
@@ -211,13 +226,27 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
+def check_runs(
+    runs: list[dict[str, Any]], one: list[dict[str, Any]], many: list[dict[str, Any]]
+) -> None:
+    """Hold runs in many processes to those in one; Standard to the stock trainer in as many, which
+    averages the means of the processes.
+    """
+    for number, run in enumerate(runs):
+        found = many[number]["weights"]
+        if run["name"] != "standard":
+            assert farthest(one[number]["weights"], found) < 1e-12, run
+        elif not run.get("is_stock"):
+            assert equal(many[runs.index(run | STOCK)]["weights"], found), run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_every_variant_dealt_to_many_processes_trains_as_one(world: int, tmp_path: Path) -> None:
     one = train_dealt(VARIANTS)
     ranks = together("process_jobs:train_dealt", world, tmp_path, 500, runs=VARIANTS)
+    check_runs(VARIANTS, one, ranks[0])
     for number, run in enumerate(VARIANTS):
-        assert farthest(one[number]["weights"], ranks[0][number]["weights"]) < 1e-12, run
         assert all(equal(ranks[0][number]["weights"], rank[number]["weights"]) for rank in ranks), (
             run
         )
@@ -238,7 +267,9 @@ def test_processes_stay_identical_for_fifty_steps_on_data_that_do_not_divide(
 
 SHARDED: list[dict[str, Any]] = [
     *({"name": name} for name in OPTIONS if name != "smart"),
+    STOCK,
     *({"name": name, "gradient_accumulation_steps": 2} for name in OPTIONS if name != "smart"),
+    STOCK | {"gradient_accumulation_steps": 2},
     {"name": "smart", "proximal_weight": 0.0},
     {"name": "arch", "gradient_checkpointing": True},
 ]
@@ -248,9 +279,9 @@ SHARDED: list[dict[str, Any]] = [
 def test_weights_spread_over_processes_by_fsdp2_train_as_in_one(tmp_path: Path) -> None:
     one = train_dealt(SHARDED)
     ranks = together("process_jobs:train_sharded", 2, tmp_path, 500, runs=SHARDED)
-    for number, run in enumerate(SHARDED):
-        assert ranks[0]["found"][number]["sharded"] > 0, run
-        assert farthest(one[number]["weights"], ranks[0]["found"][number]["weights"]) < 1e-12, run
+    check_runs(SHARDED, one, ranks[0]["found"])
+    for found, run in zip(ranks[0]["found"], SHARDED, strict=True):
+        assert found["sharded"] > 0, run
     needing = "must be off under FSDP: it needs all weights in every process; turn it off, or train under DDP"
     assert ranks[0]["refused"] == [f"proximal_weight of smart {needing}"]
 

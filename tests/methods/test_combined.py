@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from advreg.hf.checkpoint.state import load_method, save_method
-from advreg.hf.view.passes import Passes
 from advreg.hf.view.view import HFModelView
 from advreg.methods import Method, RDrop, Smart, Standard, Temporal, create, registry
 from advreg.methods.combined import Combined
@@ -51,13 +50,13 @@ def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     mask for clean passes, another for second copies, whichever way these are made.
     """
     content_noise(monkeypatch)
-    copies, plain = known_dropout(monkeypatch), Passes.bare_logits
+    copies, plain = known_dropout(monkeypatch), HFModelView.bare_logits
 
     def second(*args: Any) -> Tensor:
         with copies.of(1):
             return plain(*args)
 
-    monkeypatch.setattr(Passes, "bare_logits", second)
+    monkeypatch.setattr(HFModelView, "bare_logits", second)
 
 
 def part(name: str, **options: Any) -> Any:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from advreg.lab.drawing import FORMATS, canvas
 from advreg.lab.kinds.classification.tables import load_tables
 from advreg.lab.kinds.sources import HubSplit, load_split, require_columns
 from advreg.lab.kinds.translation.bleu import score
@@ -81,14 +80,6 @@ def test_tensorboard_shows_the_penalty(tmp_path: Path) -> None:
     assert shown == pytest.approx(
         [line["penalty"] for line in trainer.state.log_history if "penalty" in line]
     )
-
-
-def test_pictures_are_drawn_in_every_format(tmp_path: Path) -> None:
-    begins = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
-    for kind in FORMATS:
-        with canvas(tmp_path / f"picture{kind}", 3, 2) as figure:
-            figure.subplots().plot([0, 1], [1, 0])
-        assert (tmp_path / f"picture{kind}").read_bytes().startswith(begins[kind])
 
 
 def test_text_comes_back_from_its_subwords_and_scores_a_hundred(tmp_path: Path) -> None:

@@ -239,9 +239,7 @@ def compare(
         Path | None,
         typer.Option(help="train nothing: print the tables of this folder, from its records"),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="gradient norms, as .svg, .png or .pdf (extra: plot)")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="gradient norms, as .svg")] = None,
     config: GridConfig = None,
     set_: Assignments = None,
     allow_dirty: AllowDirty = False,
@@ -318,7 +316,7 @@ def study(
     picture: Annotated[
         Path | None,
         typer.Option(
-            help="the picture, as .svg, .png or .pdf (extra: plot)",
+            help="the picture, as .svg",
             show_default="study.svg in the folder",
         ),
     ] = None,
@@ -494,9 +492,7 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="the record", show_default="runs/bench-MODEL.json")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="bars, as .svg, .png or .pdf (extra: plot)")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="bars, as .svg")] = None,
     from_: Annotated[
         list[Path] | None,
         typer.Option("--from", help="measure nothing: print and draw this record; may be repeated"),
@@ -568,9 +564,7 @@ def probe(
         ),
     ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
-    picture: Annotated[
-        Path | None, typer.Option(help="violins, as .svg, .png or .pdf (extra: plot)")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="violins, as .svg")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the record")] = False,
     from_: Annotated[
         Path | None, typer.Option("--from", help="fit nothing: print and draw this record")

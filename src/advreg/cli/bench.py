@@ -12,22 +12,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from advreg.lab.bench.picture import draw
 from advreg.lab.bench.run import Bench
 from advreg.lab.bench.settings import BenchSettings
 from advreg.lab.drawing import check_drawable
 from advreg.lab.kinds.training import quiet_libraries
-from advreg.lab.report.labels import bytes_text
-from advreg.records.bench import BenchRecord, Panel, Row, Spread, WholeRun, load
+from advreg.lab.report.sections.bench import (
+    STEPS_CAPTION,
+    STEPS_HEADER,
+    WHOLE_HEADER,
+    bench_title,
+    draw_benches,
+    step_cells,
+    whole_cells,
+)
+from advreg.records.bench import BenchRecord, Panel, load
 
 INTERRUPTED = 130
-STEPS_HEADER = ("method", "ms", "×", "passes", "memory", "cache")
-WHOLE_HEADER = ("method", "refreshes", "× Standard", "× SMART")
-STEPS_CAPTION = (
-    "ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, "
-    "with quartiles; "
-    "passes: forward/backward (what they cost by arithmetic)"
-)
 
 
 def measure(
@@ -106,15 +106,6 @@ def print_record(record: BenchRecord, console: Console) -> None:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
-def bench_title(record: BenchRecord, panel: Panel) -> str:
-    """What was measured, and where."""
-    settings = record.settings
-    compiled = ", compiled" if settings.get("compile") else ""
-    shape = f"{panel.batch} × {panel.tokens}"
-    about = f"{settings.get('model')}, {shape}, {settings.get('precision')}{compiled}"
-    return f"{about}, {record.hardware.get('device')}"
-
-
 def steps_table(record: BenchRecord, panel: Panel) -> Table:
     """What a step costs."""
     table = Table(title=bench_title(record, panel), caption=STEPS_CAPTION, box=box.SIMPLE_HEAD)
@@ -146,41 +137,8 @@ def whole_table(record: BenchRecord, panel: Panel) -> Table:
     return table
 
 
-def step_cells(row: Row) -> list[str]:
-    """A row of the table of steps."""
-    ratio = _spread(row.ratio, 2) if row.error is None else row.error
-    time = "–" if row.time is None else f"{row.time.median:.1f}"
-    return [
-        row.name,
-        time,
-        ratio,
-        _passes(row),
-        bytes_text(row.peak_bytes),
-        bytes_text(row.cache_bytes),
-    ]
-
-
-def whole_cells(run: WholeRun) -> list[str]:
-    """A row of the table of whole runs."""
-    refreshes = str(run.refreshes) if run.refreshes else "–"
-    return [run.name, refreshes, _spread(run.to_standard, 2), _spread(run.to_smart, 2)]
-
-
-def _passes(row: Row) -> str:
-    if row.forward is None or row.backward is None or row.arithmetic is None:
-        return "–"
-    return f"{row.forward:.3g}/{row.backward:.3g} ({row.arithmetic:.2f})"
-
-
-def _spread(spread: Spread | None, digits: int) -> str:
-    if spread is None:
-        return "–"
-    quartiles = f"{spread.quartile_1:.{digits}f}–{spread.quartile_3:.{digits}f}"
-    return f"{spread.median:.{digits}f} ({quartiles})"
-
-
 def _draw(records: Sequence[BenchRecord], picture: Path, console: Console) -> None:
-    draw(records, picture)
+    draw_benches(records, picture)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from advreg.cli.running import Orders, tell, undertake, write_tables
 from advreg.lab.report.compare import read, results
-from advreg.lab.report.curves import draw_norms
 from advreg.lab.report.labels import counted, task_name
-from advreg.lab.report.render import chosen, notes, sheets, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Left
 
@@ -40,7 +40,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     record, runs = read(folder)
     found = results(record, runs)
     tell(
-        sheets(found),
+        tables(found),
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from advreg.hf.doctor import Finding, examine
+from advreg.lab.doctor import Finding, examine
 from advreg.lab.kinds.models import load_any
 from advreg.lab.kinds.training import quiet_libraries
 

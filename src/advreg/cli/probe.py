@@ -16,8 +16,7 @@ from advreg.cli.train import spread
 from advreg.hf.progress import progress_bar
 from advreg.lab.drawing import check_drawable
 from advreg.lab.kinds.training import device_name, quiet_libraries
-from advreg.lab.report.labels import method_order, task_name
-from advreg.lab.report.violins import draw_violins
+from advreg.lab.report.sections.probing import by_task, draw_probing
 from advreg.lab.search.probing import ProbeSettings, probe
 from advreg.records.environment import capture_environment, now
 from advreg.records.probe import ProbeRecord, ProbeResult
@@ -56,7 +55,7 @@ def run_probe(
     console.print(scores_table(results))
     console.print(f"record: {out}", highlight=False, soft_wrap=True)
     if picture is not None:
-        draw(results, picture)
+        draw_probing(results, picture)
         console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 
@@ -65,25 +64,7 @@ def redraw(path: Path, picture: Path | None, console: Console) -> None:
     record = load_as(path, ProbeRecord)
     console.print(scores_table(record.results))
     if picture is not None:
-        draw(record.results, picture)
-
-
-def draw(results: list[ProbeResult], picture: Path) -> None:
-    sources = {result.trained_on for result in results if result.trained_on is not None}
-    names = ", ".join(task_name(source) for source in sorted(sources))
-    title = f"frozen after training on {names}" if sources else ""
-    draw_violins(
-        {task_name(task): scores for task, scores in by_task(results).items()}, picture, title
-    )
-
-
-def by_task(results: list[ProbeResult]) -> dict[str, dict[str, list[float]]]:
-    """Task → label → all scores, methods in the order of tables; encoders of one label (seeds of
-    one method) are taken together."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for result in sorted(results, key=lambda result: method_order(result.label)):
-        found.setdefault(result.task, {}).setdefault(result.label, []).extend(result.scores)
-    return found
+        draw_probing(record.results, picture)
 
 
 def scores_table(results: list[ProbeResult]) -> Table:

@@ -16,7 +16,7 @@ from rich.progress import TaskID
 from advreg.cli.saying import Notices, bars, note
 from advreg.lab.drawing import check_drawable
 from advreg.lab.report.labels import counted, duration
-from advreg.lab.report.render import Sheet, to_rich
+from advreg.lab.report.tables import Table, to_rich
 from advreg.lab.runs.bases import split
 from advreg.lab.search.pool import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
 
@@ -108,11 +108,11 @@ def undertake(
     return 0 if finish() else 1
 
 
-def tell(sheets: Iterable[Sheet], lists: Mapping[str, Sequence[str]], console: Console) -> None:
+def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: Console) -> None:
     """Print tables, then lists under their titles; a list that is empty is left out."""
-    for sheet in sheets:
-        console.print(sheet.caption, highlight=False, markup=False)
-        console.print(to_rich(sheet))
+    for table in tables:
+        console.print(table.caption, highlight=False, markup=False)
+        console.print(to_rich(table))
     for title, lines in lists.items():
         if lines:
             console.print(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from advreg.core.checks import suggest
 from advreg.lab.catalogue import catalogue, is_method, options_of_method
@@ -23,25 +23,15 @@ from advreg.lab.report.listing import (
     chosen,
     lines,
     ordered,
-    sheet_of,
+    table_of,
     to_csv,
-    with_brief_settings,
 )
-from advreg.lab.report.render import Sheet, to_rich
-from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.report.tables import Cell, Table, to_rich
 
-_WIDTH_OF_NAMES = 32  # at least, where names are that long, before columns are left out for them
-_LENGTH_OF_SETTINGS = 120  # where they stand below a name
+_WIDTH_OF_NAMES = 24  # at least, for names that are longer
+_LENGTH_OF_SETTINGS = 40  # below a name
 _UNLIMITED = 10_000
-_LEAST_FIRST = (
-    "started",
-    "training",
-    "model",
-    "seed",
-    "method",
-    "task",
-    "status",
-)  # names of runs tell much of it
+_LEAST_FIRST = ("started", "training", "status", "task", "model", "seed", "method")
 
 
 def list_runs(
@@ -52,13 +42,13 @@ def list_runs(
     form: str,
     console: Console,
 ) -> None:
-    """Print the runs below a folder that are wanted.
+    """Print the wanted runs below a folder.
 
     Args:
-        folder: it and all that is in it is searched.
+        folder: searched with everything below it.
         wanted: values by field of :class:`~advreg.lab.report.listing.Line`.
         sort: field to sort by.
-        tuning: list runs that only served to choose settings, too?
+        tuning: whether to list runs that only served to choose settings.
         form: ``"table"``, ``"json"`` or ``"csv"``.
         console: to print on.
     """
@@ -66,7 +56,7 @@ def list_runs(
         if status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got '{status}'")
     found = gather([folder])
-    all_lines = lines(found, main_metrics, tuning)
+    all_lines = lines(found, main_metrics, tuning, _defaults)
     _refuse_unknown("method", wanted, all_lines, catalogue())
     _refuse_unknown(
         "task", wanted, all_lines, [task for kind in KINDS.values() for task in kind.tasks]
@@ -74,26 +64,18 @@ def list_runs(
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
         print(json.dumps([asdict(line) for line in listed], indent=1, ensure_ascii=False))
-        return
-    if form == "csv":
+    elif form == "csv":
         print(to_csv(listed), end="")
-        return
-    if listed:
-        _print_table(sheet_of(with_brief_settings(listed, found, _defaults)), console)
-    for line in listed:
-        if line.error:
-            console.print(
-                f"{line.run}: {line.error}", highlight=False, markup=False, soft_wrap=True
-            )
-    for problem in found.unreadable:
-        console.print(
-            f"unreadable: {problem.name}: {problem.reason}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    told = f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
+    else:
+        if listed:
+            _print_table(table_of(listed), console)
+        told = [f"{line.run}: {line.error}" for line in listed if line.error]
+        told += [f"unreadable: {each.name}: {each.reason}" for each in found.unreadable]
+        _say([*told, f"{len(listed)} of {counted(len(all_lines), 'run')} in {folder}"], console)
+
+
+def _say(told: Sequence[str], console: Console) -> None:
+    console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
 
 
 def _refuse_unknown(
@@ -102,9 +84,7 @@ def _refuse_unknown(
     all_lines: Sequence[Line],
     known: Container[str],
 ) -> None:
-    """A name that no run has is answered with an empty list if it is a known one, and is a mistake
-    if it is not.
-    """
+    """Refuse a name that no run has and that is no known name; a known one lists no runs."""
     there = sorted({getattr(line, field) for line in all_lines} - {""})
     for name in wanted.get(field, ()):
         if name not in there and name not in known:
@@ -115,80 +95,74 @@ def _refuse_unknown(
 
 
 def _defaults(method: str) -> dict[str, Any]:
-    """The options of a method as they are if none is given, with settings that all tasks share."""
+    """The default options of a method."""
     options = options_of_method(method) if is_method(method) else []
-    shared = {"site": TrainSettings.site, "precision": TrainSettings.precision}
-    return {**shared, **{option.name: option.default for option in options}}
+    return {option.name: option.default for option in options}
 
 
-def _print_table(sheet: Sheet, console: Console) -> None:
-    """At any width every row says which run it is: settings go below its name, and columns are left
-    out, if need be.
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table in the width of the console.
+
+    If need be, settings go below the names of runs, and the least important columns are left out.
     """
-    if sheet.caption:
-        console.print(sheet.caption, highlight=False, markup=False)
+    if table.caption:
+        console.print(table.caption, highlight=False, markup=False)
+    if _width(table, console) > console.width:
+        table = _settings_below(table)
     left_out = []
-    if _width(sheet, console) > console.width:
-        sheet = _settings_below(sheet)
     for name in _LEAST_FIRST:
-        if name in sheet.header and _width(sheet, console) > console.width:
-            sheet = _without(sheet, name)
+        if name in table.header and _width(table, console) > console.width:
+            table = _without(table, name)
             left_out.append(name)
-    console.print(_table(sheet))
+    console.print(_rich(table))
     if left_out:
         told = f"no room for {', '.join(left_out)}: widen the terminal, or use --json or --csv"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+        _say([told], console)
 
 
-def _table(sheet: Sheet) -> Table:
-    table = to_rich(sheet)
-    for column in table.columns:
-        words = column.header in ("run", "settings")
-        column.no_wrap, column.overflow, column.justify = (
-            not words,
-            "fold",
-            "left" if words else column.justify,
-        )
-    return table
+def _rich(table: Table) -> RichTable:
+    drawn = to_rich(table)
+    for column in drawn.columns:
+        wraps = column.header in ("run", "settings")
+        column.no_wrap, column.overflow = not wraps, "fold"
+        column.justify = "left" if wraps else column.justify
+    return drawn
 
 
-def _width(sheet: Sheet, console: Console) -> int:
-    """Columns of the terminal that a table needs, if long names of runs are folded."""
-    table = _table(sheet)
-    table.columns[sheet.header.index("run")].max_width = _WIDTH_OF_NAMES
-    return Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
+def _width(table: Table, console: Console) -> int:
+    """The width that a table needs if long names of runs are folded."""
+    drawn = _rich(table)
+    drawn.columns[table.header.index("run")].max_width = _WIDTH_OF_NAMES
+    return Measurement.get(console, console.options.update(width=_UNLIMITED), drawn).maximum
 
 
-def _settings_below(sheet: Sheet) -> Sheet:
-    """Settings below the names of runs, instead of beside them."""
-    if "settings" not in sheet.header:
-        return sheet
-    run, settings = sheet.header.index("run"), sheet.header.index("settings")
-    rows = [list(row) for row in sheet.rows]
+def _settings_below(table: Table) -> Table:
+    """Settings below the names of runs instead of next to them."""
+    if "settings" not in table.header:
+        return table
+    run, settings = table.header.index("run"), table.header.index("settings")
+    rows = table.cells
     for row in rows:
-        if row[settings] != NOTHING:
-            row[run] += f"\n{_shortened(row[settings])}"
-    return _without(replace(sheet, rows=rows), "settings")
+        if row[settings].text != NOTHING:
+            row[run] = Cell(f"{row[run].text}\n{_shortened(row[settings].text)}")
+    return _without(Table(table.caption, table.header, rows), "settings")
 
 
 def _shortened(settings: str) -> str:
-    """The first of the settings, and how many more there are; all of them if that is not long."""
+    """The first settings, and the number of the others."""
     told = settings.split(", ")
     kept = [
         each
         for number, each in enumerate(told)
         if len(", ".join(told[: number + 1])) <= _LENGTH_OF_SETTINGS
     ]
-    return (
-        ", ".join([*kept, f"{len(told) - len(kept)} more"]) if len(kept) < len(told) else settings
-    )
+    more = [f"{len(told) - len(kept)} more"] if len(kept) < len(told) else []
+    return ", ".join([*kept, *more])
 
 
-def _without(sheet: Sheet, name: str) -> Sheet:
-    kept = [number for number, column in enumerate(sheet.header) if column != name]
-    return Sheet(
-        sheet.caption,
-        [sheet.header[number] for number in kept],
-        [[row[number] for number in kept] for row in sheet.rows],
-        frozenset((row, kept.index(column)) for row, column in sheet.bold if column in kept),
+def _without(table: Table, name: str) -> Table:
+    place = table.header.index(name)
+    header, *rows = (
+        [*row[:place], *row[place + 1 :]] for row in ([*map(Cell, table.header)], *table.cells)
     )
+    return Table(table.caption, [cell.text for cell in header], rows)

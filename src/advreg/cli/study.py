@@ -12,8 +12,8 @@ from rich.console import Console
 from advreg.cli.running import Orders, tell, undertake, write_tables
 from advreg.lab.drawing import PictureError
 from advreg.lab.report.labels import counted
-from advreg.lab.report.study import failures, findings, notes, sheets, to_csv, to_markdown
-from advreg.lab.report.study_picture import draw_study
+from advreg.lab.report.sections.studies import draw_study
+from advreg.lab.report.study import failures, findings, notes, tables, to_csv, to_markdown
 from advreg.lab.search.study_settings import StudySettings, choose_folder
 from advreg.records.study import STUDY_FILE, load
 
@@ -41,7 +41,7 @@ def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
     """
     record = load(folder)
     found = findings(record)
-    tell(sheets(found), {"notes:": notes(record)}, console)
+    tell(tables(found), {"notes:": notes(record)}, console)
     written = [folder / STUDY_FILE, *write_tables(folder, to_markdown(found), to_csv(found))]
     drawn = picture or folder / PICTURE_FILE
     try:

@@ -72,7 +72,7 @@ class Attachment:
         return self._view
 
     def new_view(self) -> HFModelView:
-        """Make the view again, of the present model."""
+        """Make a new view of the present model."""
         trainer = self.trainer
         self._view = HFModelView(
             trainer.model,

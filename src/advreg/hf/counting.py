@@ -8,13 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor
-
-from advreg.core.perturbation import Cut, Perturbation
-from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.view import HFModelView
-from advreg.methods.base import Backward, Batch
-
 
 @dataclass
 class PassCount:
@@ -36,12 +29,12 @@ class PassCount:
 
 
 class Timer:
-    """Seconds spent in optimizer steps, evaluation and saving left out.
+    """Seconds spent in optimizer steps, without evaluation and saving.
 
-    The steps of one epoch are alike (all refresh a cache, or none does), so each epoch counts its
-    median step as often as it has steps: a machine that is busy for a while does not show. The GPU
-    is not waited for: each update waits for the check of the one before, so the host is never more
-    than an update ahead of what it counts.
+    The steps of one epoch cost the same (all refresh a cache, or none does), so an epoch takes the
+    median of its steps times their number: a machine that is busy for a while has no effect. The
+    timer does not wait for the GPU: each update waits for the check of the one before, so the host
+    is at most one update ahead.
 
     Args:
         epochs: seconds of each epoch of a resumed run so far; the last epoch may be partial.
@@ -60,7 +53,7 @@ class Timer:
         self._epoch.append(time.perf_counter() - self._started)
 
     def turn(self, epoch: int) -> None:
-        """This epoch begins, or goes on."""
+        """Begin this epoch, or resume it."""
         self._past, self._updates, self._epoch = self.epochs, self.updates, []
         self._number = epoch
 
@@ -88,12 +81,12 @@ class Timer:
 
 @dataclass
 class Tally:
-    """What a run counts; checkpoints save it, and a resumed run goes on counting.
+    """What a run counts. Checkpoints save it, and a resumed run continues it.
 
     Args:
         passes: passes over the model.
         timer: seconds spent in updates.
-        skipped: updates that were not made because they were not finite.
+        skipped: updates left out because they were not finite.
         planned: updates of the run as planned when it began.
     """
 
@@ -102,7 +95,7 @@ class Tally:
     skipped: int = 0
     planned: int | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The numbers to save."""
         times = {"epoch_seconds": self.timer.epochs, "updates": self.timer.updates}
         return asdict(self.passes) | times | {"skipped": self.skipped, "planned": self.planned}
@@ -115,71 +108,3 @@ class Tally:
         )
         timer = Timer(state.get("epoch_seconds", []), int(state.get("updates", 0)))
         return cls(passes, timer, int(state.get("skipped", 0)), state.get("planned"))
-
-
-class CountingTask:
-    """Behaves as the task it wraps and counts its passes.
-
-    Args:
-        task: the task.
-        count: what is counted up.
-        batch_size: samples that are one pass, where batches are of other sizes; none: every batch
-            is one.
-    """
-
-    def __init__(self, task: HFModelView, count: PassCount, batch_size: int | None = None) -> None:
-        self._task = task
-        self._count = count
-        self._batch_size = batch_size
-        self._last = 1.0  # size of the last pass, which the next gradient goes back through
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.logits(batch, delta)
-
-    def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.loss_at(batch, delta)
-
-    def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.bare_logits(batch, delta)
-
-    def ascent_logits(self, batch: Batch, delta: Perturbation) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.ascent_logits(batch, delta)
-
-    def paired_logits(
-        self,
-        batch: Batch,
-        delta: Perturbation | Cut | None,
-        fuse: bool = True,
-        both_losses: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        self._count.forward += 2 * self._size(batch)
-        return self._task.paired_logits(batch, delta, fuse, both_losses)
-
-    def averaged(self, batch: Batch, parameters: Mapping[str, Tensor]) -> Tensor:
-        self._count.forward += self._size(batch)
-        return self._task.averaged(batch, parameters)
-
-    def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
-        self._count.backward += self._last
-        return self._task.gradient(objective, delta)
-
-    def _size(self, batch: Batch) -> float:
-        if self._batch_size is not None:
-            self._last = rows_of(batch) / self._batch_size
-        return self._last
-
-    def counted(self, backward: Backward) -> Backward:
-        """``backward``, counted."""
-
-        def propagate(loss: Tensor) -> None:
-            self._count.backward += 1
-            backward(loss)
-
-        return propagate

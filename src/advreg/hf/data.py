@@ -1,23 +1,27 @@
-"""Stable sample ids: how they get from the dataset into the batch, and what is checked and noted on
-the way.
-"""
+"""Stable sample ids on their way from the dataset into the batch, and the checks of a batch."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from advreg.hf.patches.mask_sync import PADDED, padding_of
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.injection import bare
 from advreg.hf.view.inputs import SAMPLE_ID
+from advreg.memory.memory import Memory
+from advreg.methods.base import Batch
+
+Collator = Callable[[Any], Any]
+"""Makes a batch of samples of any kind."""
 
 
 class Sized(Protocol):
@@ -29,27 +33,27 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """A sample as its dataset has it, and its id, which :class:`IdCollator` puts into the batch."""
+class Picked:
+    """The samples of a batch as their dataset gives them, and their ids."""
 
-    sample: Any
-    id: int
+    samples: Any
+    ids: list[int]
 
 
 class Identified(Dataset[Any]):
     """A dataset that gives a ``DataLoader`` each sample with its index.
 
-    Otherwise it is the dataset: ``identified[i]``, ``len(identified)`` and all attributes are the
-    dataset's own.
+    Otherwise it behaves as the dataset: ``identified[i]``, ``len(identified)`` and all attributes
+    are the dataset's own.
 
     Args:
         samples: the dataset.
-        required: refuse a sample with a ``sample_id`` already. If false such a sample comes
-            without an id.
+        required: whether a sample that has a ``sample_id`` already is an error; otherwise it gets
+        no other.
 
     Example:
         >>> Identified([{"input_ids": [5, 6]}, {"input_ids": [7]}]).__getitems__([1])
-        [Numbered(sample={'input_ids': [7]}, id=1)]
+        Picked(samples=[{'input_ids': [7]}], ids=[1])
     """
 
     def __init__(self, samples: Sized, required: bool = True) -> None:
@@ -65,49 +69,23 @@ class Identified(Dataset[Any]):
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "samples", name)
 
-    def __getitems__(self, indices: list[int]) -> list[Any] | Picked:
-        """What a ``DataLoader`` asks for: the samples of a batch, or which they are if they can be
-        had all at once.
+    def __getitems__(self, indices: list[int]) -> Any:
+        """What a ``DataLoader`` asks for: the samples of a batch with their ids, or alone if they
+        have ids already.
         """
-        if self.gathers:
-            return Picked(self, indices)
-        return [
-            self.numbered(*pair)
-            for pair in zip(fetched(self.samples, indices), indices, strict=True)
-        ]
-
-    def numbered(self, sample: Any, index: int) -> Any:
-        """The sample with its id, unless it has one already."""
-        if not (isinstance(sample, Mapping) and SAMPLE_ID in sample):
-            return Numbered(sample, index)
+        samples = fetched(self.samples, indices)
+        if not (isinstance(samples, list) and any(map(_has_id, samples))):
+            return Picked(samples, indices)
         if self.required:
             raise ValueError(_OWN_ID)
-        return sample
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the dataset gives several samples at once, by ``gathered(indices)``."""
-        return hasattr(self.samples, "gathered")
+        return samples
 
 
 _OWN_ID = f"the dataset must not have a column '{SAMPLE_ID}'; rename it"
 
 
-@dataclass(frozen=True)
-class Picked:
-    """Samples of a batch: one after the other, or all at once for a collator that
-    ``takes_gathered``.
-    """
-
-    dataset: Identified
-    ids: list[int]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.dataset.numbered(self.dataset[index], index) for index in self.ids)
-
-    def gathered(self) -> Any:
-        samples: Any = self.dataset.samples
-        return samples.gathered(self.ids)
+def _has_id(sample: object) -> bool:
+    return isinstance(sample, Mapping) and SAMPLE_ID in sample
 
 
 def identified(dataset: Any, required: bool = False) -> Any:
@@ -115,8 +93,7 @@ def identified(dataset: Any, required: bool = False) -> Any:
 
     Args:
         dataset: what the trainer was given.
-        required: whether the method remembers samples; otherwise ids only serve in messages.
-    """
+        required: whether the method remembers samples; otherwise only messages need the ids."""
     if isinstance(dataset, Identified):
         dataset = dataset.samples
     if isinstance(dataset, IterableDataset) or not (
@@ -128,18 +105,16 @@ def identified(dataset: Any, required: bool = False) -> Any:
     return Identified(dataset, required)
 
 
-def fetched(dataset: Any, indices: Sequence[int]) -> Any:
-    """Samples as a ``DataLoader`` takes them: together where the dataset offers it, as Arrow tables
-    do.
+def fetched(dataset: Sized, indices: Sequence[int]) -> Any:
+    """Samples as a ``DataLoader`` fetches them: in one call of ``__getitems__`` if the dataset has
+    it, as Arrow tables do. That may return any object that the collator takes.
     """
     together = getattr(dataset, "__getitems__", None)
     return together(list(indices)) if together else [dataset[index] for index in indices]
 
 
-def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
-    """An attribute of the object that a wrapper holds. While it is unpickled the wrapper holds none
-    yet.
-    """
+def attribute_of(wrapper: object, inner: str, name: str) -> Any:
+    """An attribute of the object that a wrapper holds; while it is unpickled, it holds none yet."""
     if name == inner or (name.startswith("__") and name.endswith("__")):
         raise AttributeError(f"'{type(wrapper).__name__}' object has no attribute '{name}'")
     return getattr(getattr(wrapper, inner), name)
@@ -147,61 +122,56 @@ def attribute_of(wrapper: Any, inner: str, name: str) -> Any:
 
 @dataclass
 class IdCollator:
-    """Collate with the user's collator, carry ``sample_id`` around it, and check what the model
-    cannot take.
+    """Collates with the user's collator, adds the ids, and checks what the model can take.
 
-    A batch with ids is trained on; it also says which of its masks hide something, which a GPU is
-    slow to tell. Attributes are the collator's own, to read and to set.
+    A batch with ids also says which of its masks hide a position, so that no pass has to ask the
+    GPU. Attributes are the collator's own, to read and to set.
 
     Args:
-        collator: the collator to wrap; it never sees the ids.
+        collator: the collator to wrap, which does not see the ids.
         limits: what the model can take; see :class:`Limits`.
     """
 
-    collator: Callable[[Any], Any]
+    collator: Collator
     limits: Limits | None = None
 
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "collator", name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in ("collator", "limits"):
             object.__setattr__(self, name, value)
         else:
             setattr(self.collator, name, value)
 
-    def __call__(self, features: Iterable[Any]) -> Any:
-        if isinstance(features, Picked) and getattr(self.collator, "takes_gathered", False):
-            rows, ids = features.gathered(), features.ids
-        else:
-            rows, ids = _apart(list(features))
-        batch = self.collator(rows)
-        if not isinstance(batch, MutableMapping):
-            return batch
-        if ids:
+    def __call__(self, features: Any) -> Any:
+        if not isinstance(features, Picked):
+            return self._checked(self.collator(features))
+        batch = self.collator(_copies(features.samples))
+        if isinstance(batch, MutableMapping):
             batch = copy(batch)  # which a collator may hold on to
-            batch[SAMPLE_ID] = torch.tensor(ids, dtype=torch.int64)
+            batch[SAMPLE_ID] = torch.tensor(features.ids, dtype=torch.int64)
             batch[PADDED] = padding_of(batch)
-        if self.limits is not None:
+        return self._checked(batch)
+
+    def _checked(self, batch: Any) -> Any:
+        if self.limits is not None and isinstance(batch, MutableMapping):
             self.limits.check(batch)
         return batch
 
 
-def _apart(features: list[Any]) -> tuple[list[Any], list[int]]:
-    """Samples and ids. A sample with an id is a copy, since a collator may take its rows apart,
-    here in every epoch.
+def _copies(samples: Any) -> Any:
+    """Copies of samples: a collator may take its rows apart, and the next epoch needs them
+    again.
     """
-    if not all(isinstance(feature, Numbered) for feature in features):
-        return features, []
-    samples = [feature.sample for feature in features]
-    return [copy(row) if isinstance(row, Mapping) else row for row in samples], [
-        feature.id for feature in features
-    ]
+    if not isinstance(samples, list):
+        return samples
+    return [copy(row) if isinstance(row, Mapping) else row for row in samples]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model can take: labels below ``classes``, at most ``positions`` tokens; ``None`` is no
+    """The limits of a model: labels below ``classes``, at most ``positions`` tokens; None is no
     limit.
     """
 
@@ -209,11 +179,11 @@ class Limits:
     positions: int | None
 
     @classmethod
-    def of(cls, model: Any) -> Limits:
+    def of(cls, model: nn.Module) -> Limits:
         core = bare(model)
         return cls(_classes(core), _positions(core))
 
-    def check(self, batch: Mapping[str, Any]) -> None:
+    def check(self, batch: Batch) -> None:
         """Refuse a batch the model has no class or no position for, naming the sample."""
         self._check_length(batch.get("input_ids"), batch.get("attention_mask"), batch, "tokens")
         labels = batch.get("labels")
@@ -224,9 +194,7 @@ class Limits:
         elif labels.dim() == 2:  # the target of a translation
             self._check_length(labels, labels != IGNORED, batch, "target tokens")
 
-    def _check_length(
-        self, tokens: Any, mask: Tensor | None, batch: Mapping[str, Any], what: str
-    ) -> None:
+    def _check_length(self, tokens: object, mask: Tensor | None, batch: Batch, what: str) -> None:
         if (
             not isinstance(tokens, Tensor)
             or self.positions is None
@@ -243,7 +211,7 @@ class Limits:
         )
 
 
-def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> None:
+def _check_classes(labels: Tensor, classes: int, batch: Batch) -> None:
     wrong = ((labels < 0) & (labels != IGNORED)) | (labels >= classes)
     if bool(wrong.any()):
         row = int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])
@@ -255,16 +223,14 @@ def _check_classes(labels: Tensor, classes: int, batch: Mapping[str, Any]) -> No
         )
 
 
-def _sample(batch: Mapping[str, Any], row: int) -> str:
+def _sample(batch: Batch, row: int) -> str:
     return (
         f"sample id {batch[SAMPLE_ID][row]}" if SAMPLE_ID in batch else f"sample {row} of a batch"
     )
 
 
-def _classes(core: Any) -> int | None:
-    """Number of classes of a classification head; ``None`` for regression and several labels at
-    once.
-    """
+def _classes(core: nn.Module) -> int | None:
+    """Number of classes of a classification head; None for regression and multiple labels."""
     config = getattr(core, "config", None)
     problem, classes = getattr(config, "problem_type", None), int(getattr(config, "num_labels", 0))
     if (
@@ -276,10 +242,8 @@ def _classes(core: Any) -> int | None:
     return None
 
 
-def _positions(core: Any) -> int | None:
-    """Positions of a learned position table (RoBERTa and its kin lose the first ones to the padding
-    index).
-    """
+def _positions(core: nn.Module) -> int | None:
+    """Positions of a learned position table; RoBERTa and related models reserve the first ones."""
     for name, module in core.named_modules():
         if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITION_TABLES:
             lost = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -292,8 +256,8 @@ _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 def in_batches(
-    dataset: Sized, collator: Callable[[Any], Any], size: int, indices: range | None = None
-) -> Iterator[dict[str, Any]]:
+    dataset: Sized, collator: Collator, size: int, indices: range | None = None
+) -> Iterator[Batch]:
     """The dataset in order, or these samples of it, collated."""
     indices = range(len(dataset)) if indices is None else indices
     for first in range(0, len(indices), size):
@@ -301,8 +265,42 @@ def in_batches(
 
 
 def leave_inherited(worker: int) -> None:
-    """Freeze the garbage collector in a forked worker, so that it never frees the parent's CUDA tensors.
+    """Freeze the garbage collector of a forked worker, so that it frees no CUDA tensor of the
+    parent.
 
     Freeing one there ends the worker: "DataLoader worker exited unexpectedly".
     """
     gc.freeze()
+
+
+class Ahead:
+    """Batches of an iterator in their order, with a look at the next ones.
+
+    Example:
+        >>> ahead, numbers = Ahead(), iter(range(5))
+        >>> ahead.take(numbers, 2), ahead.glimpse(2), ahead.take(numbers, 2), ahead.glimpse(2)
+        ([0, 1], [2, 3], [2, 3], [4])
+    """
+
+    def __init__(self) -> None:
+        self._iterator: Iterator[Batch] | None = None
+        self._held: list[Batch] = []
+
+    def take(self, iterator: Iterator[Batch], count: int) -> list[Batch]:
+        """The next ``count`` batches, or fewer at the end."""
+        if iterator is not self._iterator:  # another epoch
+            self._iterator, self._held = iterator, []
+        taken, self._held = self._held[:count], self._held[count:]
+        return [*taken, *islice(iterator, count - len(taken))]
+
+    def prefetch(self, memory: Memory | None, count: int) -> None:
+        """Let a memory bring the rows of the ``count`` batches that will be taken next."""
+        if memory is not None and memory.prefetches:
+            for batch in self.glimpse(count):
+                memory.prefetch(batch[SAMPLE_ID].cpu())
+
+    def glimpse(self, count: int) -> list[Batch]:
+        """The ``count`` batches that will be taken next, or fewer at the end."""
+        if self._iterator is not None:
+            self._held += islice(self._iterator, max(0, count - len(self._held)))
+        return self._held[:count]

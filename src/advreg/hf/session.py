@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from advreg.core.checks import check_whole
 from advreg.core.schedule import Clock
 from advreg.hf.checkpoint.state import require_same_method
-from advreg.hf.data import IdCollator, Limits, attribute_of, identified
+from advreg.hf.data import Ahead, IdCollator, Limits, attribute_of, identified
 from advreg.hf.guards.capability import UnsupportedError
 from advreg.hf.guards.randomness import generator_states, set_generator_states
 from advreg.hf.guards.requirements import require_in_loop
-from advreg.hf.lookahead import Ahead
+from advreg.hf.replaced import replaced
 from advreg.hf.survey import survey, to_device
-from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
+from advreg.hf.view.inputs import ITEMS, ModelInputs
 from advreg.hf.view.view import HFModelView
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Batch, Method, Step, StepReport, decisive_options
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 def prepare(
     model: nn.Module,
-    loader: DataLoader[Any],
+    loader: DataLoader[object],
     method: Method,
     optimizer: Optimizer,
     *,
@@ -110,7 +110,7 @@ class Session:
     def __init__(
         self,
         model: nn.Module,
-        loader: DataLoader[Any],
+        loader: DataLoader[object],
         method: Method,
         optimizer: Optimizer,
         accelerator: Accelerator | None,
@@ -207,14 +207,11 @@ class Session:
         """The optimizer step between two replays of FreeAT."""
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.view.core.parameters(), self.max_grad_norm)
-        self._replays = True
-        try:
+        with replaced(vars(self), "_replays", True):
             self.optimizer.step()
-        finally:
-            self._replays = False
         self.optimizer.zero_grad()
 
-    def _follow(self, *_: Any) -> None:
+    def _follow(self, *_: object) -> None:
         """Count an optimizer step, and let the method follow the weights."""
         if not self._replays:
             self.updates += 1
@@ -222,7 +219,7 @@ class Session:
 
     # ---- the batches
 
-    def items_of(self, batches: list[Any]) -> Tensor | None:
+    def items_of(self, batches: list[Batch]) -> Tensor | None:
         """The loss items of an accumulation group; per process, since DDP averages gradients.
 
         None where each batch is divided by its own.
@@ -235,13 +232,6 @@ class Session:
             count = count.to(self.view.core.device)
             distributed.all_reduce(count)
         return count / world
-
-    def prefetch(self, ahead: Ahead, size: int) -> None:
-        """Let the method's memory bring the rows of the next group."""
-        memory = self.method.memory
-        if memory is not None and memory.prefetches:
-            for batch in ahead.glimpse(size):
-                memory.prefetch(batch[SAMPLE_ID].cpu())
 
     def begin_epoch(self) -> Mapping[str, Any] | None:
         """Begin a pass over the data; returns the state to resume it from, if there is one."""
@@ -261,8 +251,7 @@ class Session:
         place in the data, and the states of the random generators.
 
         Raises:
-            RuntimeError: gradients of an accumulation group wait for their update.
-        """
+            RuntimeError: the last batch does not complete its accumulation group."""
         if not self.closes_group:
             raise RuntimeError(
                 "state_dict must be called after an update, got the middle of an accumulation "
@@ -281,12 +270,11 @@ class Session:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; the next pass over ``loader`` goes on after the
+        """Restore what :meth:`state_dict` returned; the next pass over ``loader`` resumes after the
         last batch of it.
 
         Raises:
-            CheckpointError: it is of another method, or of other options.
-        """
+            CheckpointError: the state belongs to another method, or to other options."""
         require_same_method(self.method, state["method"], state["options"])
         if self.method.memory is not None:
             self.method.memory.load([MemoryState(**state["memory"])])
@@ -305,7 +293,7 @@ class SessionLoader:
         loader: makes the batches.
     """
 
-    def __init__(self, session: Session, loader: DataLoader[Any]) -> None:
+    def __init__(self, session: Session, loader: DataLoader[object]) -> None:
         self.loader, self._session = loader, session
         sampler = getattr(loader.batch_sampler, "sampler", None)
         found = (loader.generator, getattr(sampler, "generator", None))
@@ -318,7 +306,7 @@ class SessionLoader:
     def __getattr__(self, name: str) -> Any:
         return attribute_of(self, "loader", name)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[ModelInputs]:
         session, size, ahead = self._session, self._session.accumulation, Ahead()
         resumed = session.begin_epoch()
         if resumed is not None:
@@ -333,7 +321,7 @@ class SessionLoader:
                 index += len(ahead.take(iterator, size))
             set_generator_states(resumed["random"], self.generators)
         while group := ahead.take(iterator, size):
-            session.prefetch(ahead, size)
+            ahead.prefetch(session.method.memory, size)
             items = session.items_of(group)
             for number, batch in enumerate(group, 1):
                 place = Place(session.epoch, index, number == len(group))
@@ -343,9 +331,9 @@ class SessionLoader:
         session.end_epoch()
 
 
-def with_ids(loader: DataLoader[Any], required: bool, limits: Limits) -> DataLoader[Any]:
+def with_ids(loader: DataLoader[object], required: bool, limits: Limits) -> DataLoader[object]:
     """A copy of a data loader whose batches have the ids of their samples."""
-    twin: DataLoader[Any] = object.__new__(type(loader))
+    twin: DataLoader[object] = object.__new__(type(loader))
     parts = vars(twin)
     parts.update(vars(loader))
     if "base_dataloader" in parts:  # accelerate's

@@ -1,5 +1,5 @@
-"""Batches of one of several processes: a sample stays with its process, and all processes take the
-same number of steps.
+"""Batches of one of several processes: each sample stays in its process, and all processes take
+equally many steps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _BATCHES_SORTED_TOGETHER = 50  # by length; as in transformers' own sampler
 
 
 class EpochBatches(BatchSampler):
-    """Batches of sample indices that differ from epoch to epoch; the loader says which epoch it
-    is.
-    """
+    """Batches of sample indices that differ from epoch to epoch; the loader sets the epoch."""
 
     _epoch = 0
 
@@ -33,8 +31,8 @@ class EpochBatches(BatchSampler):
 
     @property
     def sampler(self) -> Self:  # type: ignore[override]
-        """Itself: a resumed epoch wraps it to skip batches, and accelerate sets the epoch of what
-        is wrapped here.
+        """Itself: a resumed epoch wraps it to skip batches, and accelerate sets the epoch of the
+        inner sampler.
         """
         return self
 
@@ -106,8 +104,8 @@ class ShardBatches(EpochBatches):
         return order[np.lexsort((-self.lengths[order], groups))]
 
     def _cuts(self) -> Indices:
-        """Where each batch ends: full ones, but so that one sample at least is left for every step
-        to come.
+        """Where each batch ends. Batches are full, unless too few samples are left for the steps to
+        come.
         """
         steps = np.arange(1, self._steps + 1)
         if self.drop_last:

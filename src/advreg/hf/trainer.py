@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
 
 from transformers import Seq2SeqTrainer, Trainer
 
@@ -31,11 +30,11 @@ class AdversarialMixin:
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         method: Method | None = None,
         site: str = "tokens",
         on_non_finite: OnNonFinite = "stop",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(*args, **kwargs)
         attach(self, method or Standard(), site, on_non_finite)

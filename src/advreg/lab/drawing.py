@@ -1,14 +1,8 @@
-"""What pictures share: one colour for each method, the formats, and a refusal that comes before the
-work.
-"""
+"""What pictures share: a colour for each method, and the refusal of a file before the work."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from advreg.lab.catalogue import catalogue
 
@@ -20,7 +14,6 @@ _PALETTE = (
 COLOURS = {**dict(zip(catalogue(), _PALETTE, strict=False)), "smart-pytorch": "#009E73"}
 """A colour for each method, in the order in which they are registered."""
 OTHERS = "#F0E442"
-FORMATS = (".svg", ".png", ".pdf")
 
 
 class PictureError(ValueError):
@@ -29,34 +22,8 @@ class PictureError(ValueError):
 
 def check_drawable(path: Path) -> None:
     """Refuse a picture that could not be written, before anything is computed for it."""
-    if path.suffix.lower() not in FORMATS:
-        raise PictureError(f"picture must end in {', '.join(FORMATS)}, got '{path}'")
-    if importlib.util.find_spec("matplotlib") is None:
+    if path.suffix.lower() != ".svg":
         raise PictureError(
-            "picture needs matplotlib, which is not installed; pip install 'advreg[plot]'"
-        )
-
-
-@contextmanager
-def canvas(path: Path, width: float, height: float, words_as_text: bool = False) -> Iterator[Any]:
-    """A figure of matplotlib's to draw on, which is written to ``path`` at the end; the same
-    drawing is the same file.
-
-    Args:
-        path: .svg, .png or .pdf.
-        width, height: in inches.
-        words_as_text: in .svg, words a reader can select, in the reader's own font.
-    """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    fonts = "none" if words_as_text else "path"
-    with matplotlib.rc_context({"svg.hashsalt": "advreg", "svg.fonttype": fonts, "font.size": 9}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(
-            path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None
+            f"picture must end in .svg, got '{path}'; a browser prints it as PDF, and tools such "
+            "as rsvg-convert turn it into PNG"
         )

@@ -20,7 +20,7 @@ from advreg.core.perturbation import Cut, Perturbation
 from advreg.core.schedule import Clock
 from advreg.memory.memory import Memory
 
-__all__ = ["OptionInfo", "UnsupportedError", "option"]
+__all__ = ["OptionInfo", "UnsupportedError", "option", "suggest"]
 
 Batch = Mapping[str, Any]
 Backward = Callable[[Tensor], None]

@@ -190,8 +190,8 @@ def test_columns_that_the_model_does_not_take_are_not_read_and_a_set_without_oth
         with pytest.raises(ValueError, match="No columns in the dataset match"):
             trained(tmp_path, data.select_columns(["text"]), method)
     (loaded,) = {
-        frozenset(row.sample)
-        for row in trained(tmp_path, data).advreg.samples.loaded().__getitems__([0, 3])
+        frozenset(row)
+        for row in trained(tmp_path, data).advreg.samples.loaded().__getitems__([0, 3]).samples
     }
     assert loaded == {"input_ids", "labels"}
 

@@ -18,7 +18,7 @@ from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.patches.logit_precision import NarrowLogits, as_computed
 from advreg.hf.view.view import HFModelView
 from advreg.methods import create
-from observe import batch_of, gradients, step
+from observe import batch_of, gradients, smoothed_view, step
 from tiny_models import tiny
 
 FAMILIES = ("marian", "bart", "t5", "gpt2-lm", "bert")
@@ -56,7 +56,7 @@ def test_the_gradient_of_a_step_is_the_same(accelerator: Accelerator, family: st
     found = []
     for is_compiled in (True, False):
         model = prepared(accelerator, family, is_compiled)
-        step(create("standard"), HFModelView(model, label_smoothing=0.1), batch_of(family))
+        step(create("standard"), smoothed_view(model, 0.1), batch_of(family))
         found.append(gradients(model))
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())

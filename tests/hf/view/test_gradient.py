@@ -84,18 +84,18 @@ def test_a_scale_that_overflows_backs_off_and_stays_lower() -> None:
     """2¹⁶ is infinite in float16, and so is 2¹² · 30; 2⁸ · 30 is not."""
     found, task = half_gradient(30.0, half=True)
     assert torch.equal(found, torch.full_like(found, 30.0))
-    assert task.gradient.scale == 2.0**8
+    assert task.delta_gradient.scale == 2.0**8
     found, task = half_gradient(
         float("inf"), half=True
     )  # no scale helps: it is handed on, not looped over for ever
     assert not bool(torch.isfinite(found).any())
-    assert task.gradient.scale <= 1
+    assert task.delta_gradient.scale <= 1
 
 
 def test_in_full_precision_the_objective_is_not_scaled() -> None:
     found, task = half_gradient(30.0, half=False)
     assert torch.equal(found, torch.full_like(found, 30.0))
-    assert task.gradient.scale == 2.0**16
+    assert task.delta_gradient.scale == 2.0**16
 
 
 def test_reentrant_checkpointing_that_starts_later_is_explained_when_it_fails() -> None:

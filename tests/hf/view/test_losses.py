@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.hf.view.view import HFModelView
-from observe import Batch, noise_of, quiet
+from observe import Batch, noise_of, quiet, smoothed_view
 from tiny_models import CAUSAL_LMS, FAMILIES, tiny_batch
 
 
@@ -88,7 +88,7 @@ def test_the_loss_is_the_model_s_own(name: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "marian", "gpt2-lm", "t5"])
 def test_label_smoothing_is_the_library_s(family: str) -> None:
     model, batch = quiet(family), tiny_batch(family)
-    task = HFModelView(model, label_smoothing=0.2)
+    task = smoothed_view(model, 0.2)
     logits = task.logits(batch)
     expected = LabelSmoother(epsilon=0.2)(
         {"logits": logits}, batch["labels"], shift_labels=family == "gpt2-lm"

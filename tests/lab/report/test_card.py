@@ -42,7 +42,7 @@ def test_people_read_settings_scores_and_cost() -> None:
     for wanted in (
         "# bert on reviews, trained with ARCH",
         "with ARCH (Zuo et al. 2021) on reviews: 40 train, 8 dev samples. One run, with seed 3",
-        "| accuracy | 0.8 |",
+        "| accuracy | 80.0 |",
         "| radius | 0.3 |",
         "| learning_rate | 0.001 |",
         "| passes per step: forward, backward | 2.00, 1.00 |",

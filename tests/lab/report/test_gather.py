@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from advreg.lab.report.gather import gather
+from advreg.records.log import RecordLog
 from advreg.records.sealed import RecordError, save_as
 from comparisons import comparison
 from report_runs import health, made_up, save
@@ -48,6 +49,27 @@ def test_a_study_brings_its_runs(tmp_path: Path) -> None:
     found = gather([tmp_path / "study" / "study.json"])
     assert found.studies == {tmp_path / "study": record}
     assert len(found.runs) == 1
+
+
+def test_a_log_of_many_runs_is_read_like_folders(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "logged" / "runs.jsonl.gz")
+    for seed in range(3):
+        log.append(made_up("arch", seed))
+    save(tmp_path / "loose", made_up("standard", 0))
+    found = gather([tmp_path])
+    assert [run.record.training.seed for run in found.runs] == [0, 1, 2, 0]
+    assert len({run.name for run in found.runs}) == 4
+    assert [run.record for run in gather([log.path]).runs] == log.records()
+
+
+def test_a_damaged_log_is_noted_and_a_named_one_is_an_error(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "runs.jsonl.gz")
+    log.append(made_up())
+    log.path.write_bytes(log.path.read_bytes() + b"not gzip")
+    (problem,) = gather([tmp_path]).unreadable
+    assert "is damaged" in problem.reason
+    with pytest.raises(RecordError, match="is damaged"):
+        gather([log.path])
 
 
 def test_names_that_would_repeat_are_longer_by_what_tells_them_apart_and_no_others(

@@ -14,10 +14,10 @@ from advreg.lab.report.listing import (
     chosen,
     lines,
     ordered,
-    sheet_of,
+    table_of,
     to_csv,
-    with_brief_settings,
 )
+from advreg.lab.report.tables import Cell
 from report_runs import made_up, save
 
 DEFAULTS = {"ema": 0.01, "neighbours": 1, "radius": 0.3}
@@ -50,8 +50,7 @@ def test_a_line_says_what_was_run_what_came_out_and_in_what_it_differs(listed: l
         "mrpc",
         pytest.approx(90.0),
     )
-    assert listed[1].settings == "radius 0.1"
-    assert listed[0].settings == ""
+    assert listed[1].settings == listed[0].settings == ""  # alone on their tasks
     assert (listed[3].status, listed[3].error, listed[3].score) == ("failed", "out of memory", None)
     assert (listed[4].status, listed[4].method, listed[4].seed) == ("unfinished", "freelb", 5)
 
@@ -90,8 +89,7 @@ def test_people_are_told_what_differs_between_listed_runs_of_a_kind_and_is_not_a
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "arch", "seed": 5}))
     found = gather([tmp_path])
-    listed = lines(found, main_metrics)
-    brief = with_brief_settings(listed, found, lambda _: DEFAULTS)
+    brief = lines(found, main_metrics, defaults=lambda _: DEFAULTS)
     assert [line.settings for line in brief] == [
         "neighbours 7",
         "ema 0.5, weight_decay 0.1",
@@ -99,21 +97,16 @@ def test_people_are_told_what_differs_between_listed_runs_of_a_kind_and_is_not_a
         "",
         "",
     ]
-    assert "settings" in sheet_of(brief).header
-    alone = chosen(listed, {"path": [listed[0].path, listed[2].path]})
-    assert [line.settings for line in with_brief_settings(alone, found, lambda _: DEFAULTS)] == [
-        "neighbours 7",
-        "weight_decay 0.1",
-    ]
+    assert "settings" in table_of(brief).header
 
 
 def test_a_setting_that_one_of_two_runs_has_is_not_said_of_both(tmp_path: Path) -> None:
     save(tmp_path / "a", made_up(settings={**DEFAULTS, "ema": 0.5}))
     save(tmp_path / "b", made_up(settings=DEFAULTS))
     found = gather([tmp_path])
-    sheet = sheet_of(with_brief_settings(lines(found, main_metrics), found, lambda _: DEFAULTS))
+    sheet = table_of(lines(found, main_metrics, defaults=lambda _: DEFAULTS))
     assert "ema" not in sheet.caption
-    assert [row[sheet.header.index("settings")] for row in sheet.rows] == ["ema 0.5", "–"]
+    assert [row[sheet.header.index("settings")] for row in sheet.texts] == ["ema 0.5", "–"]
 
 
 def test_lines_are_sorted_by_a_field_and_those_without_it_come_last_either_way(
@@ -126,17 +119,24 @@ def test_lines_are_sorted_by_a_field_and_those_without_it_come_last_either_way(
 
 
 def test_what_is_the_same_in_all_lines_is_said_once(listed: list[Line]) -> None:
-    sheet = sheet_of(chosen(listed, {"method": ["arch"]}))
+    sheet = table_of(chosen(listed, {"method": ["arch"]}))
     assert sheet.caption == "all of them: model small, method arch, status finished"
-    assert sheet.header == ["run", "task", "settings", "seed", "score", "training", "started"]
-    assert [row[4] for row in sheet.rows] == ["90.0", "80.0"]
-    assert sheet.bold == {(0, 4)}
+    assert sheet.header == ["run", "task", "seed", "score", "training", "started"]
+    assert [row[3] for row in sheet.texts] == ["90.0", "80.0"]
+    assert sheet.cells[0][3] == Cell("90.0")
+
+
+def test_the_best_run_of_a_task_is_bold_and_equal_ones_are_not(listed: list[Line]) -> None:
+    table = table_of(chosen(listed, {"task": ["reviews"]}))
+    scores = [row[table.header.index("score")] for row in table.cells]
+    assert [cell.text for cell in scores if cell.bold] == ["80.0"]
+    twice = [listed[0], listed[0]]
+    assert not any(cell.bold for row in table_of(twice).cells for cell in row)
 
 
 def test_a_failed_run_alone_has_a_table_too(listed: list[Line]) -> None:
-    sheet = sheet_of(chosen(listed, {"status": ["failed"]}))
+    sheet = table_of(chosen(listed, {"status": ["failed"]}))
     assert "score" not in sheet.header
-    assert sheet.bold == frozenset()
 
 
 def test_csv_holds_every_field(listed: list[Line]) -> None:

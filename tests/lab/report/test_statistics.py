@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import stats
 
-from advreg.lab.report.statistics import Spread, incomplete_beta, t_quantile
+from advreg.lab.report.statistics import Spread, share_within, t_quantile
 
 
 @given(st.floats(0.51, 0.9995), st.integers(1, 200))  # nearer to one half scipy itself is inexact
@@ -18,19 +18,11 @@ def test_the_quantile_is_that_of_scipy(probability: float, freedom: int) -> None
     )
 
 
-@given(
-    st.floats(0, 1 - 1e-12), st.floats(0.5, 50), st.floats(0.5, 50)
-)  # nearer to one scipy is wrong, see below
-def test_the_incomplete_beta_function_is_that_of_scipy(x: float, a: float, b: float) -> None:
-    assert incomplete_beta(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-9, abs=1e-12)
-
-
-def test_next_to_one_the_incomplete_beta_function_is_the_arcsine_law() -> None:
-    x = 1 - 2**-53
-    assert incomplete_beta(x, 0.5, 0.5) == pytest.approx(
-        1 - 2 / math.pi * math.asin(math.sqrt(1 - x)), abs=1e-15
-    )
-    assert incomplete_beta(1.0, 0.5, 0.5) == 1
+@given(st.floats(0, 1.57), st.integers(1, 200))
+def test_the_share_within_an_angle_is_that_of_scipy(angle: float, freedom: int) -> None:
+    value = math.sqrt(freedom) * math.tan(angle)
+    expected = stats.t.cdf(value, freedom) - stats.t.cdf(-value, freedom)
+    assert share_within(angle, freedom) == pytest.approx(expected, abs=1e-9)
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=10))
@@ -42,6 +34,7 @@ def test_the_interval_is_that_of_scipys_test_of_one_sample(values: list[float]) 
     interval = spread.interval()
     if spread.deviation == 0:
         assert interval == (spread.mean, spread.mean)
+        assert spread.shown_interval() is None
     else:
         expected = stats.t.interval(
             0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.study import findings, notes, sheets, to_csv, to_markdown
+from advreg.lab.report.study import findings, notes, tables, to_csv, to_markdown
 from studies import study_record
 
 scores = st.lists(st.floats(0, 100, width=32), min_size=3, max_size=3)
@@ -53,9 +53,9 @@ def test_the_difference_from_the_default_is_paired_by_seed_and_has_the_interval_
     assert once.difference is not None
     assert once.difference.interval() == pytest.approx((expected.low, expected.high))
     assert line.difference == Spread(0.0, 0.0, 2)  # as good as the default, and not the default
-    (sheet,) = sheets(found)
+    (sheet,) = tables(found)
     assert sheet.header[-1] == "minus default"
-    assert [row[-1] for row in sheet.rows] == ["–", "+0.3 [−2.8, +3.5]", "0.0 [0.0, 0.0]"]
+    assert [row[-1] for row in sheet.texts] == ["–", "+0.3 [−2.8, +3.5]", "0.0 (all equal)"]
     assert "Minus default: paired by seed, with the 95 % confidence interval" in sheet.caption
 
 
@@ -63,7 +63,7 @@ def test_a_study_without_the_default_has_no_such_column() -> None:
     record = study_record([70.0], [71.0], [72.0])
     (panel,) = record.panels
     others = [each for each in record.variants if each.name != "arch/default"]
-    (sheet,) = sheets(
+    (sheet,) = tables(
         findings(replace(record, panels=[replace(panel, points=panel.points[1:])], variants=others))
     )
     assert sheet.header == ["", "score", "s per run"]
@@ -77,14 +77,14 @@ def test_runs_that_are_to_come_have_not_failed() -> None:
         for each in record.variants
     ]
     for variants, shown in ((record.variants, "failed"), (waiting, "–")):
-        (sheet,) = sheets(findings(replace(record, variants=variants)))
-        assert [row[1] for row in sheet.rows] == ["70.0", shown, "72.0"]
+        (sheet,) = tables(findings(replace(record, variants=variants)))
+        assert [row[1] for row in sheet.texts] == ["70.0", shown, "72.0"]
 
 
 def test_missing_runs_are_left_out_of_the_mean_counted_and_named() -> None:
     record = study_record([70.0, None, 72.0], [None, None, None], [80.0, 80.0, 80.0])
-    (sheet,) = sheets(findings(record))
-    assert [row[1] for row in sheet.rows] == ["71.0 ± 1.4 (2 of 3)", "failed", "80.0 ± 0.0"]
+    (sheet,) = tables(findings(record))
+    assert [row[1] for row in sheet.texts] == ["71.0 ± 1.4 (2 of 3)", "failed", "80.0 ± 0.0"]
     assert notes(record) == [
         "a note",
         "no result: arch/default/seed-1: NonFiniteLossError: nan",

@@ -269,7 +269,9 @@ def test_a_stopped_comparison_goes_on_without_repeating_a_run_and_ends_alike(
 def test_models_and_checkpoints_are_gone_and_records_stay(whole: Path) -> None:
     names = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
     runs = {path.relative_to(whole).as_posix() for path in whole.glob("*/*/*")}
-    records = {f"{run}/{name}" for run in runs for name in ("plan.json", "record.json")}
+    records = {
+        f"{run}/{name}" for run in runs for name in ("plan.json", "record.json", "items.json.gz")
+    }
     healths = {f"{run}/health.json" for run in runs if "seed-" in run}
     assert len(runs) > len(healths) > 0
     assert names == {"compare.json", *records, *healths}

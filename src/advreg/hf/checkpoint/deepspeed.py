@@ -1,5 +1,5 @@
-"""DeepSpeed under the trainers: refuses settings that would train wrong, and checks checkpoints before
-DeepSpeed reads them.
+"""DeepSpeed under the trainers: refuses settings that would train wrong, and checks checkpoints
+before DeepSpeed reads them.
 
 ZeRO spreads the optimizer's state (stages 1 and 2) and gradients (2) over the processes; each keeps
 the whole model, so clean passes and ascents run unchanged. But accelerate lets DeepSpeed
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 
 from advreg.hf.checkpoint.ranks import method_files, process_count
 from advreg.hf.checkpoint.state import CheckpointError
@@ -23,6 +24,7 @@ from advreg.methods.base import Method
 
 _WRITERS = ("checkpoint", "datastates_ckpt", "nebula")  # sections of the config
 _LATEST = "latest"  # the file that names the folder DeepSpeed reads
+NO_DATA = "it holds something other than tensors and numbers, possibly code, or is damaged"
 _CLASSES = (  # in its files, apart from tensors and numbers
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
@@ -31,12 +33,12 @@ _CLASSES = (  # in its files, apart from tensors and numbers
 
 
 def refuse_deepspeed(
-    config: Mapping[str, Any], method: Method, args: Any, on_non_finite: str
+    config: Mapping[str, Any], method: Method, args: TrainingArguments, on_non_finite: str
 ) -> None:
     """Refuse what would train wrong under DeepSpeed, or is untried.
 
     Args:
-        config: DeepSpeed's, its ``"auto"`` filled in.
+        config: DeepSpeed's configuration, with each ``"auto"`` filled in.
         method: how to train.
         args: the trainer's arguments.
         on_non_finite: the trainer's.
@@ -88,11 +90,11 @@ def refuse_deepspeed(
 
 
 def require_readable(checkpoint: Path, engaged: bool) -> None:
-    """Refuse a checkpoint of DeepSpeed without it, one of others with it, of more or fewer
-    processes, or with code.
+    """Refuse a checkpoint that DeepSpeed would misread: saved with DeepSpeed and resumed without it
+    or the reverse, by another number of processes, or with code in it.
 
-    DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers and
-    three of its classes.
+    DeepSpeed unpickles any object in its files, so they are read here first, as tensors, numbers
+    and three of its classes.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -130,7 +132,7 @@ def require_readable(checkpoint: Path, engaged: bool) -> None:
 class _Theirs:
     """Takes the place of DeepSpeed's classes in a file that is only checked."""
 
-    def __new__(cls, *_: Any) -> _Theirs:
+    def __new__(cls, *_: object) -> _Theirs:
         return super().__new__(cls)
 
 
@@ -138,7 +140,6 @@ def _require_data(file: Path) -> None:
     try:
         torch.load(file, map_location="meta", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
         raise CheckpointError(
-            f"{file} cannot be read ({told}); resume from an earlier checkpoint"
+            f"{file} cannot be read ({NO_DATA}); resume from an earlier checkpoint"
         ) from error

@@ -1,9 +1,9 @@
 """Whether a checkpoint can be trusted: a manifest with the size and the digest of every file,
 written last.
 
-A checkpoint is written under a temporary name, brought to the disk, sealed, and only then given its
-own name. So a folder of that name is whole, and what happens to it later (a truncated or changed
-file, a folder of another run) shows.
+A checkpoint is written under a temporary name, flushed to the disk, sealed, and only then renamed.
+A folder with its final name is therefore complete, and later damage (a truncated or changed file, a
+folder of another run) is detected.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _know_the_beginning(manifest: Payload) -> Payload:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The files of a checkpoint. SHA-256, because processors have instructions for it: under a
-    second for a GB.
+    """The files of a checkpoint. The digest is SHA-256, which processors compute in hardware: a GB
+    takes less than a second.
 
     Args:
         run: token of the run it belongs to.
@@ -58,9 +58,7 @@ class Manifest:
 
 
 def seal(folder: Path, run: str, since: int = 0) -> None:
-    """Bring every file of a folder to the disk, and write the manifest of them; see
-    :class:`Manifest`.
-    """
+    """Flush every file of a folder to the disk, and write their manifest."""
     sizes, digests = {}, {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST_FILE:
@@ -78,7 +76,7 @@ def seal(folder: Path, run: str, since: int = 0) -> None:
 
 
 def publish(staged: Path, folder: Path) -> None:
-    """Give a sealed folder its own name; one that has the name is replaced."""
+    """Give a sealed folder its final name, in place of a folder that has it."""
     if folder.exists():
         os.rename(folder, _aside(folder))
     os.rename(staged, folder)
@@ -87,14 +85,14 @@ def publish(staged: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a checkpoint so that no half of it keeps its name."""
+    """Delete a checkpoint; an incomplete deletion leaves no folder of its name."""
     with suppress(OSError):  # one that cannot be deleted stays
         os.rename(folder, aside := _aside(folder))
         shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 def _aside(folder: Path) -> Path:
-    """Where a checkpoint goes before it is deleted; the next run clears what a kill leaves there."""
+    """Where a checkpoint goes before it is deleted; the next run clears what a kill leaves."""
     aside = folder.parent / STAGING / f"{folder.name}.old"
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(exist_ok=True)
@@ -102,12 +100,11 @@ def _aside(folder: Path) -> Path:
 
 
 def flaw(folder: Path, run: str | None = None) -> str | None:
-    """What is wrong with a checkpoint, or nothing.
+    """What is wrong with a checkpoint, or None.
 
     Args:
         folder: the checkpoint.
-        run: token of the run it must be of; none: of any.
-    """
+        run: token of the run that it must belong to; None: any run."""
     try:
         manifest = load_as(folder / MANIFEST_FILE, Manifest)
     except (FileNotFoundError, NotADirectoryError):
@@ -150,14 +147,12 @@ def new_token() -> str:
 
 
 def token_of(checkpoint: Path) -> str:
-    """Token of the run that a whole checkpoint is of."""
+    """The token of the run that a complete checkpoint belongs to."""
     return load_as(checkpoint / MANIFEST_FILE, Manifest).run
 
 
 def claimed(folder: Path) -> str | None:
-    """Token of the run that a folder belongs to: the run that sealed a checkpoint last; None if
-    there is none.
-    """
+    """The token of the run that sealed the latest checkpoint of a folder, or None."""
     latest = _latest(folder)
     return None if latest is None else latest.run
 
@@ -177,5 +172,16 @@ def is_foreign(checkpoint: Path) -> bool:
     """
     if any(checkpoint.glob("advreg_*")):
         return False
-    step, latest = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name), _latest(checkpoint.parent)
-    return step is None or latest is None or int(step[1]) < latest.since
+    step, latest = step_of(checkpoint), _latest(checkpoint.parent)
+    return step is None or latest is None or step < latest.since
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step in the name of a checkpoint, or None.
+
+    Example:
+        >>> step_of(Path("run/checkpoint-40")), step_of(Path("run/best"))
+        (40, None)
+    """
+    found = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return None if found is None else int(found[1])

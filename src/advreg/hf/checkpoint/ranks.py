@@ -1,4 +1,4 @@
-"""What processes that train together keep apart, and what one of them does for all."""
+"""The files of several processes in a checkpoint, and decisions that one process makes for all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONE_OF_MANY = re.compile(r"advreg_method-(\d+)-of-(\d+)\.safetensors")
 
 
 def method_file(rank: int = 0, world: int = 1) -> str:
-    """The file of one process; its name says how many there were.
+    """The file of one process; its name has the number of processes.
 
     Example:
         >>> method_file(), method_file(1, 4)
@@ -59,7 +59,7 @@ def remove_others(folder: Path, world: int) -> None:
 
 
 def process_count() -> int:
-    """How many processes torchrun or accelerate started together; one without them."""
+    """The number of processes that torchrun or accelerate started; 1 without them."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
@@ -69,8 +69,8 @@ def is_first_process() -> bool:
 
 
 def first_decides(decide: Callable[[], T]) -> T:
-    """What the first process decides, in all of them; an error too. What it decides on may change
-    right after it.
+    """The decision of the first process, in all processes; its error is raised in all of them.
+    Files may change right after the decision, so the others must not look themselves.
     """
     if process_count() == 1:
         return decide()

@@ -1,6 +1,4 @@
-"""Checkpoints of the Trainer in one piece: whole or not there; and a failed save is not a failed
-run.
-"""
+"""Checkpoints of the Trainer: complete or absent. A run survives a save that fails."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -23,8 +21,16 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
-from advreg.hf.checkpoint.deepspeed import require_readable
-from advreg.hf.checkpoint.manifest import STAGING, is_foreign, new_token, publish, seal, token_of
+from advreg.hf.checkpoint.deepspeed import NO_DATA, require_readable
+from advreg.hf.checkpoint.manifest import (
+    STAGING,
+    is_foreign,
+    new_token,
+    publish,
+    seal,
+    step_of,
+    token_of,
+)
 from advreg.hf.checkpoint.ranks import first_decides, method_files
 from advreg.hf.checkpoint.state import (
     CheckpointError,
@@ -34,10 +40,10 @@ from advreg.hf.checkpoint.state import (
     require_whole,
     rotate,
     save_method,
-    step_of,
 )
 from advreg.hf.components.component import Component
 from advreg.hf.counting import Tally
+from advreg.hf.replaced import replaced
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +52,10 @@ _FAILED_WRITES = (
     "inline_container",
 )  # torch.save on a full disk: "unexpected pos 576 vs 534"
 
-_CONVERSIONS = "_weight_conversions"  # of a model: what save_pretrained renames and splits
+# What save_pretrained renames and splits to match the files that such models are published in:
+# LayerNorm.gamma, or each expert of a mixture. The Trainer loads a checkpoint without it, and would
+# not load those weights; from_pretrained reads both.
+_CONVERSIONS = "_weight_conversions"
 
 
 @dataclass(eq=False)
@@ -71,8 +80,8 @@ class CheckpointWriter(Component):
     _since: int = 0  # step from which on checkpoints in the folder are the run's
 
     def settle(self, given: str | bool | None) -> str | None:
-        """The checkpoint to resume from, after a check of all its files; clears what a run that was
-        killed during a save left.
+        """The checkpoint to resume from, after a check of all its files. Deletes what a run that
+        was killed during a save has left.
         """
         trainer = self.trainer
         output = Path(trainer.args.output_dir)
@@ -90,14 +99,14 @@ class CheckpointWriter(Component):
         if not is_foreign(checkpoint):
             self._run = token_of(checkpoint)
         elif checkpoint.parent.resolve() == output.resolve():
-            self._since = step_of(checkpoint) + 1
+            self._since = (step_of(checkpoint) or 0) + 1
         return str(checkpoint)
 
     def _rotate_behind(self, checkpoint: Path) -> None:
-        """Delete what a run that was killed after its save would have deleted next; never what came
-        later.
+        """Delete the checkpoints that a run that was killed after a save would have deleted next;
+        later ones stay.
         """
-        run, step = checkpoint.parent, step_of(checkpoint)
+        run, step = checkpoint.parent, step_of(checkpoint) or 0
         later = {folder for number, folder in checkpoints(run).items() if number >= step}
         best = TrainerState.load_from_json(
             str(checkpoint / TRAINER_STATE_NAME)
@@ -106,7 +115,9 @@ class CheckpointWriter(Component):
 
     # ---- loading: the Trainer unpickles with weights_only, and errors of that get another text
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, *args: object, **kwargs: object
+    ) -> None:
         with _worded(f"the weights in {resume_from_checkpoint}"):
             self.own._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
@@ -117,7 +128,7 @@ class CheckpointWriter(Component):
             self.own._load_optimizer_and_scheduler(checkpoint)
 
     def _load_method(self, checkpoint: Path) -> None:
-        """What the method remembers, and what the run has counted."""
+        """Load what the method remembers and what the run has counted."""
         args = self.trainer.args
         saved = load_method(self.method, checkpoint, args.process_index, args.world_size)
         before = len(method_files(checkpoint))
@@ -146,7 +157,7 @@ class CheckpointWriter(Component):
 
     # ---- saving
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         folder: str = self.own._get_output_dir(trial)
         return os.path.join(folder, STAGING) if self._staged else folder
 
@@ -154,7 +165,7 @@ class CheckpointWriter(Component):
         if not self._staged:  # else it does not have its name yet
             self.own._push_from_checkpoint(checkpoint_folder)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Save, seal, rename, and only then delete older ones. A save that fails does not end the
         run.
 
@@ -164,47 +175,40 @@ class CheckpointWriter(Component):
         best = trainer.state.best_model_checkpoint
         run = Path(self._get_output_dir(trial))
         folder = run / f"checkpoint-{trainer.state.global_step}"
-        failure = _failure(lambda: self.write(model, trial))
-        failed = self._count(failure is not None)
-        if not failed:
-            failure = _failure(lambda: self._publish(run / STAGING / folder.name, folder))
-            failed = self._count(failure is not None)
-        if failed:
+        failure = self._attempt(lambda: self.write(model, trial)) or self._attempt(
+            lambda: self._publish(run / STAGING / folder.name, folder)
+        )
+        if failure is not None:
             if trainer.args.should_save:
                 shutil.rmtree(run / STAGING, ignore_errors=True)
             trainer.state.best_model_checkpoint = best  # not the folder that is gone
             logger.error(
-                "could not save %s (%s); training goes on and earlier checkpoints are kept. Free "
-                "some space, or set "
-                "save_total_limit",
+                "could not save %s (%s); training continues and earlier checkpoints are kept. Free "
+                "some space, or set save_total_limit",
                 folder.name,
-                failure
-                or f"{failed} of {trainer.args.world_size} processes could not write their part",
+                failure,
             )
             return
         if trainer.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
 
-    def write(self, model: nn.Module, trial: Any) -> None:
-        """Write this process's files of a checkpoint under a temporary name."""
-        self._staged = True
-        try:
-            with _own_names(self.trainer.model):
-                self.own._save_checkpoint(model, trial)
-        finally:
-            self._staged = False
+    def write(self, model: nn.Module, trial: object) -> None:
+        """Write the files of this process under a temporary name."""
+        attributes = vars(self.trainer.model)
+        with replaced(vars(self), "_staged", True), replaced(attributes, _CONVERSIONS, []):
+            self.own._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The trainer's own; in a checkpoint it fails for all processes, which wait for each other
-        in what comes next.
+        """The trainer's own. During a checkpoint a failure of one process is raised in all of them,
+        because they wait for each other afterwards.
         """
         save = partial(self.own.save_model, output_dir, _internal_call)
         if not self._staged:
             save()
             return
-        failure = _failure(save)
-        if self._count(failure is not None):
-            raise failure or OSError("another process could not write the weights")
+        failure = self._attempt(save)
+        if failure is not None:
+            raise failure
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """The trainer's own, and what the method remembers.
@@ -240,10 +244,8 @@ class CheckpointWriter(Component):
             rotate(folder.parent, args.save_total_limit, keep)
 
     def _best_checkpoint(self, staged: Path, folder: Path) -> str | None:
-        """The best checkpoint by its own name, which the stock Trainer looks for where this one is
-        staged.
-
-        It may be an earlier one: an evaluation after a save finds that the saved weights are the
+        """The best checkpoint by its final name; the stock Trainer records the name of the staged
+        one. The best may be an earlier one, if an evaluation after its save finds its weights the
         best so far.
         """
         state = self.trainer.state
@@ -259,20 +261,24 @@ class CheckpointWriter(Component):
         has_earlier = is_kept and state.best_global_step and earlier.is_dir()
         return str(earlier) if has_earlier else recorded
 
-    def _count(self, is_here: bool) -> int:
-        """The number of processes where it is so; each waits for all."""
-        args = self.trainer.args
+    def _attempt(self, write: Callable[[], None]) -> BaseException | None:
+        """The error of a write that failed here or in another process; each waits for all."""
+        failure, args = _failure(write), self.trainer.args
         if args.world_size == 1:
-            return int(is_here)
-        flag = torch.tensor([is_here], device=args.device, dtype=torch.int64)
-        return int(self.trainer.accelerator.gather(flag).sum())
+            return failure
+        flag = torch.tensor([failure is not None], device=args.device, dtype=torch.int64)
+        count = int(self.trainer.accelerator.gather(flag).sum())
+        if failure is None and count > 0:
+            text = f"{count} of {args.world_size} processes could not write their part"
+            return OSError(text)
+        return failure
 
 
 def _whole(
     given: str | os.PathLike[str] | bool | None, output: Path, engaged: bool, remembers: bool
 ) -> Path | None:
-    """The checkpoint that was asked for, or the last one of a run; read once for all processes, and
-    to its end.
+    """The checkpoint that was asked for, or the last one of a run. One process reads all of its
+    files.
     """
     if given is True:
         checkpoint = last_whole_checkpoint(output, remembers)
@@ -291,7 +297,7 @@ def _whole(
 
 
 def _failure(action: Callable[[], None]) -> BaseException | None:
-    """Why something could not be written, if it could not; other errors are raised."""
+    """The error of a failed write, or None; other errors are raised."""
     try:
         action()
     except (OSError, SafetensorError, RuntimeError, CheckpointException) as error:
@@ -304,44 +310,14 @@ def _failure(action: Callable[[], None]) -> BaseException | None:
 
 
 @contextmanager
-def _own_names(model: Any) -> Iterator[None]:
-    """Within, weights are saved under the names that the model has for them.
-
-    ``save_pretrained`` uses the names of the files that such models are published in:
-    ``LayerNorm.gamma``, or each expert of a mixture by itself. The Trainer loads a checkpoint
-    without them, and would not load those weights; ``from_pretrained`` reads both.
-    """
-    renamed = vars(model).get(_CONVERSIONS)
-    setattr(model, _CONVERSIONS, [])
-    try:
-        yield
-    finally:
-        if renamed is None:
-            delattr(model, _CONVERSIONS)
-        else:
-            setattr(model, _CONVERSIONS, renamed)
-
-
-@contextmanager
 def _worded(what: str) -> Iterator[None]:
-    """An error of unpickling or of safetensors as one of ours. Torch's own text advises to load
-    code after all.
+    """An error of unpickling or of safetensors as a :class:`CheckpointError` that is also of the
+    stock error's class. Torch's own text advises to load code after all.
     """
     try:
         yield
-    except pickle.UnpicklingError as error:
-        told = "it holds something other than tensors and numbers, possibly code, or is damaged"
-        raise _as_ours(
-            error, f"{what} cannot be read ({told}); resume from an earlier checkpoint"
-        ) from error
-    except (SafetensorError, EOFError, KeyError) as error:
-        raise _as_ours(
-            error, f"{what} cannot be read ({error!r}); resume from an earlier checkpoint"
-        ) from error
-
-
-def _as_ours(error: Exception, text: str) -> CheckpointError:
-    """A CheckpointError that is also of the class of the stock Trainer's error."""
-    kind = type("CheckpointError", (CheckpointError, type(error)), {"__str__": lambda _: text})
-    ours: CheckpointError = kind(text)
-    return ours
+    except (pickle.UnpicklingError, SafetensorError, EOFError, KeyError) as error:
+        reason = NO_DATA if isinstance(error, pickle.UnpicklingError) else repr(error)
+        text = f"{what} cannot be read ({reason}); resume from an earlier checkpoint"
+        kinds = CheckpointError, type(error)
+        raise type("CheckpointError", kinds, {"__str__": lambda _: text})(text) from error

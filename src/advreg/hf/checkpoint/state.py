@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign
+from advreg.hf.checkpoint.manifest import claimed, discard, flaw, is_foreign, step_of
 from advreg.hf.checkpoint.ranks import METHOD_FILE, method_file, method_files, remove_others
 from advreg.memory.memory import MemoryState
 from advreg.methods.base import Method, decisive_options, upgraded_options
@@ -28,22 +27,22 @@ class CheckpointError(ValueError):
 
 
 class IncompleteCheckpointError(CheckpointError, FileNotFoundError):
-    """A checkpoint lacks the file in which the stock Trainer looks up where the run stands."""
+    """A checkpoint lacks ``trainer_state.json``, which the stock Trainer resumes from."""
 
 
 def save_method(
     method: Method,
     folder: Path,
-    tally: Mapping[str, Any] | None = None,
+    tally: Mapping[str, object] | None = None,
     rank: int = 0,
     world: int = 1,
 ) -> None:
-    """Write what the method remembers: tensors, and as metadata its name, options and facts.
+    """Write what the method remembers: tensors, with its name, options and facts as metadata.
 
     Args:
         method: the method.
         folder: the checkpoint's folder.
-        tally: running totals of the run (passes, seconds) that a resumed run goes on counting from.
+        tally: running totals of the run (passes, seconds), which a resumed run continues.
         rank, world: this process and how many there are; each writes its own file.
     """
     state = MemoryState() if method.memory is None else method.memory.state()
@@ -63,8 +62,8 @@ def save_method(
 
 
 def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """Give the method back what it remembered, if it is the same method with the same options;
-    returns the tally.
+    """Load what the method remembered, if it is the same method with the same options; returns the
+    tally.
 
     The memory of a run of another number of processes is resharded; see
     :meth:`~advreg.memory.memory.Memory.load`. After another Trainer's checkpoint the method
@@ -92,7 +91,7 @@ def load_method(method: Method, folder: Path, rank: int = 0, world: int = 1) -> 
 
 
 def _begin_memory(method: Method, folder: Path, rank: int) -> None:
-    """Say, once, that a run goes on without what its method would remember."""
+    """Begin with an empty memory, and say so once."""
     if (wrong := _state_fault(folder / _STATE_FILE)) is not None:
         raise CheckpointError(f"{folder} cannot be used: {wrong}; it is no checkpoint")
     epoch = float(json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")).get("epoch") or 0)
@@ -125,7 +124,7 @@ def _read(method: Method, path: Path) -> tuple[dict[str, Tensor], dict[str, str]
     return tensors, facts
 
 
-def require_same_method(method: Method, name: str | None, options: Mapping[str, Any]) -> None:
+def require_same_method(method: Method, name: str | None, options: Mapping[str, object]) -> None:
     """Refuse to resume with another method than the saved one, or with other options."""
     if name != method.info.name:
         raise CheckpointError(
@@ -139,25 +138,19 @@ def require_same_method(method: Method, name: str | None, options: Mapping[str, 
     ]
     if changed:
         raise CheckpointError(
-            f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; resume "
-            "with the saved ones"
+            f"options of {method.info.name} differ from the checkpoint's: {', '.join(changed)}; "
+            "resume with the saved ones"
         )
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
     """The checkpoints of a run by step, newest first."""
     found = {
-        int(match.group(1)): folder
+        step: folder
         for folder in run.glob("checkpoint-*")
-        if (match := re.fullmatch(r"checkpoint-(\d+)", folder.name)) and folder.is_dir()
+        if (step := step_of(folder)) is not None and folder.is_dir()
     }
     return dict(sorted(found.items(), reverse=True))
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step in the name of a checkpoint; 0 if there is none."""
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:
@@ -166,8 +159,7 @@ def last_whole_checkpoint(run: Path, remembers: bool = True) -> Path | None:
 
     Args:
         run: folder of the run.
-        remembers: must the checkpoint hold what a method remembers?
-    """
+        remembers: whether the checkpoint must hold what a method remembers."""
     token = claimed(run)
     for folder in checkpoints(run).values():
         wrong = _fault(folder, token, remembers)
@@ -191,7 +183,7 @@ def require_whole(folder: Path, remembers: bool = True) -> None:
 
 
 def rotate(run: Path, limit: int | None, keep: Collection[Path]) -> None:
-    """Delete the checkpoints that were saved first until ``limit`` are left; never one of ``keep``.
+    """Delete the oldest checkpoints until ``limit`` are left; those in ``keep`` stay.
 
     The Trainer's own rotation orders by number where all were saved within a second, and would then
     delete the newest in favour of a damaged one with a higher number.

@@ -1,9 +1,10 @@
-"""What the parts of an attachment have in common."""
+"""The base class of the parts of an attachment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Component:
 
     attached: Attachment
     trainer: Any = field(init=False)
-    own: Any = field(init=False)
+    own: SimpleNamespace = field(init=False)
 
     def __post_init__(self) -> None:
         self.trainer, self.own = self.attached.trainer, self.attached.own
@@ -46,7 +47,7 @@ class Component:
         return self.attached.tally
 
 
-def is_stock(method: Callable[..., Any]) -> bool:
+def is_stock(method: Callable[..., object]) -> bool:
     """Whether a method of a trainer is transformers' own and not an override.
 
     Example:

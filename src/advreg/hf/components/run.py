@@ -5,24 +5,33 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from transformers import PreTrainedModel, TrainerControl
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from advreg.hf.components.component import Component
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.guards.requirements import require, require_arguments, require_sharding
 from advreg.hf.guards.stopping import Stop
 from advreg.hf.progress import progress_bar
+from advreg.hf.replaced import replaced
 from advreg.hf.view.head import Head
 from advreg.hf.view.injection import bare
 
 logger = logging.getLogger(__name__)
 
+Trial = object  # of a hyper-parameter search; its class depends on the backend
 _OPTION = "method."  # before the name of a method's option in a search space
 
 
@@ -41,8 +50,8 @@ class TrainingRun(Component):
     _is_prepared: bool = False  # has this training prepared its method?
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
+        self, resume_from_checkpoint: str | bool | None = None, *args: object, **kwargs: object
+    ) -> object:
         attached, trainer = self.attached, self.trainer
         require_arguments(trainer.args, self.method, attached.on_non_finite)
         require_sharding(trainer, self.method, attached.on_non_finite)
@@ -55,8 +64,8 @@ class TrainingRun(Component):
             during.callback(attached.release_view)
             during.callback(attached.updates.release)
             events, handler = Events(attached), trainer.callback_handler
-            handler.call_event = partial(events.follow, handler.call_event)
-            during.callback(delattr, handler, "call_event")
+            follow = partial(events.follow, handler.call_event)
+            during.enter_context(replaced(vars(handler), "call_event", follow))
             during.enter_context(events.stop)
             return self.own.train(checkpoint, *args, **kwargs)
 
@@ -74,7 +83,7 @@ class TrainingRun(Component):
             keywords = args.gradient_checkpointing_kwargs or {}
             args.gradient_checkpointing_kwargs = {"use_reentrant": False, **keywords}
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def _inner_training_loop(self, *args: object, **kwargs: object) -> object:
         """The trainer's own loop, on the final model: ``model_init``, a trial or liger may have
         changed it.
         """
@@ -88,7 +97,7 @@ class TrainingRun(Component):
         return self.own._inner_training_loop(*args, **kwargs)
 
     def prepare_method(self) -> None:
-        """Let the method's memory see the training set once."""
+        """Let the memory of the method look at the training set once."""
         trainer, memory = self.trainer, self.method.memory
         assert memory is not None
         is_shown = not trainer.args.disable_tqdm and trainer.is_world_process_zero()
@@ -96,7 +105,7 @@ class TrainingRun(Component):
             corpus = self.attached.samples.survey(progress)
             memory.prepare(corpus, trainer.args.seed, trainer.args.device, progress)
 
-    def _hp_search_setup(self, trial: Any) -> None:
+    def _hp_search_setup(self, trial: Trial) -> None:
         """The stock set-up of a trial, with a fresh method; ``method.radius`` in the search space
         is its option.
         """
@@ -104,20 +113,17 @@ class TrainingRun(Component):
             self.own._hp_search_setup(trial)
             return
         space = self.trainer.hp_space
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
 
-        def without_options(trial: Any) -> dict[str, Any]:
+        def without_options(trial: Trial) -> dict[str, object]:
             drawn = dict(space(trial))
             options.update(
                 {name: drawn.pop(name) for name in list(drawn) if name.startswith(_OPTION)}
             )
             return drawn
 
-        self.trainer.hp_space = without_options
-        try:
+        with replaced(vars(self.trainer), "hp_space", without_options):
             self.own._hp_search_setup(trial)
-        finally:
-            self.trainer.hp_space = space
         if isinstance(trial, dict):
             options.update(
                 {name: value for name, value in trial.items() if name.startswith(_OPTION)}
@@ -126,9 +132,9 @@ class TrainingRun(Component):
             **{name.removeprefix(_OPTION): value for name, value in options.items()}
         )
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own; with a method it draws no random number that a run resumed after it
-        would miss.
+    def evaluate(self, *args: object, **kwargs: object) -> object:
+        """The trainer's own. With a method the random state is restored afterwards, because a run
+        that is resumed from here does not evaluate again.
         """
         if not self.method.info.needs:
             return self.own.evaluate(*args, **kwargs)
@@ -144,9 +150,15 @@ class Events(Component):
     _is_stopping: bool = False
 
     def follow(
-        self, call: Any, event: str, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> Any:
-        """Call all callbacks, whose list stays the user's, then the method of that name here."""
+        self,
+        call: Callable[..., TrainerControl],
+        event: str,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> TrainerControl:
+        """Call the callbacks of the user, then the method of that name here."""
         control = call(event, args, state, control, **kwargs)
         if hasattr(self, event):
             getattr(self, event)(control)
@@ -209,8 +221,8 @@ class Events(Component):
         self.attached.updates.settle()
 
 
-def warn_of_ignored_items(trainer: Any) -> None:
-    """Say that the stock step makes the loss larger by accumulation with this model."""
+def warn_of_ignored_items(trainer: Trainer) -> None:
+    """Warn that the stock step multiplies the loss by the accumulation steps with this model."""
     steps, core = trainer.args.gradient_accumulation_steps, bare(trainer.model)
     own_loss = trainer.compute_loss_func is None and trainer.label_smoother is None
     takes_items = (

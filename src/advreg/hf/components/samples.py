@@ -18,7 +18,15 @@ from advreg.core.checks import check_choice
 from advreg.core.progress import Progress, counting
 from advreg.core.shard import Shard
 from advreg.hf.components.component import Component, is_stock
-from advreg.hf.data import IdCollator, Identified, Limits, identified, leave_inherited
+from advreg.hf.data import (
+    Collator,
+    IdCollator,
+    Identified,
+    Limits,
+    Sized,
+    identified,
+    leave_inherited,
+)
 from advreg.hf.sharding import ShardBatches
 from advreg.hf.survey import survey
 from advreg.memory.corpus import Corpus
@@ -53,7 +61,7 @@ class Samples(Component):
     def identify(self) -> None:
         """Give every training sample its index as a stable id.
 
-        A loader that is not stock's may not take the result; it gets the data as given, unless ids
+        An overridden loader may not accept data with ids, so it gets the data as given unless ids
         are needed.
         """
         is_required = "ids" in self.method.info.needs
@@ -85,12 +93,11 @@ class Samples(Component):
         args = self.trainer.args
         return Shard(len(self.trainer.train_dataset), args.process_index, args.world_size)
 
-    def loaded(self) -> Any:
+    def loaded(self) -> Sized:
         """The training set without the columns that the trainer removes."""
-        data = self.trainer.train_dataset
-        if not (
-            isinstance(data, Identified) and hasattr(data, "add_column")
-        ):  # no datasets.Dataset
+        data: Sized = self.trainer.train_dataset
+        # no datasets.Dataset
+        if not isinstance(data, Identified) or not hasattr(data, "add_column"):
             return data
         if data.format["type"] == "custom":  # only its transform determines its columns
             return data
@@ -99,16 +106,16 @@ class Samples(Component):
             data.required,
         )
 
-    def collator(self) -> Any:
+    def collator(self) -> Collator:
         """The collator for training samples."""
-        data, collator = self.trainer.train_dataset, self.trainer.data_collator
-        if isinstance(data, Identified) and data.gathers:  # nothing to remove
-            return collator
-        return self.trainer._get_collator_with_removed_columns(collator)
+        collator: Collator = self.trainer._get_collator_with_removed_columns(
+            self.trainer.data_collator
+        )
+        return collator
 
     # ---- the data loader
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> object:
         """The trainer's own; with several processes, a stock loader gives way to one that keeps
         each sample in one process.
         """
@@ -145,11 +152,12 @@ class Samples(Component):
             return np.asarray(data[column][shard.rank :: shard.world], dtype=np.int64)
         return np.array([len(data[index]["input_ids"]) for index in shard.ids], dtype=np.int64)
 
-    def loader(self, batches: BatchSampler) -> Any:
-        """The stock loader, with batches from a sampler that handles processes and epochs itself."""
+    def loader(self, batches: BatchSampler) -> object:
+        """The stock loader, with batches from a sampler that handles processes and epochs."""
         args = self.trainer.args
-        loader: DataLoader[Any] = DataLoader(
-            self.loaded(),
+        data: Any = self.loaded()
+        loader: DataLoader[object] = DataLoader(
+            data,
             batch_sampler=batches,
             collate_fn=self.collator(),
             num_workers=args.dataloader_num_workers,
@@ -167,22 +175,22 @@ class Samples(Component):
     # ---- hooks of the stock loader
 
     def _get_dataloader(
-        self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any
-    ) -> Any:
+        self, dataset: Sized, *args: object, is_training: bool = False, **kwargs: object
+    ) -> object:
         """The stock loader; an evaluation of the training set has no ids."""
         if isinstance(dataset, Identified):
             dataset = self.loaded() if is_training else dataset.samples
         return self.own._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def _get_train_sampler(self, train_dataset: object = None) -> object:
         """The stock sampler, which tests whether a dataset is an Arrow table."""
         data = self.trainer.train_dataset if train_dataset is None else train_dataset
         return self.own._get_train_sampler(data.samples if isinstance(data, Identified) else data)
 
     def _get_collator_with_removed_columns(
-        self, data_collator: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """The stock wrapper around the user's collator; ids are no columns and stay outside."""
+        self, data_collator: Collator, *args: object, **kwargs: object
+    ) -> object:
+        """The stock wrapper, put around the user's collator: ids are no columns."""
         stock = self.own._get_collator_with_removed_columns
         if not isinstance(data_collator, IdCollator):
             return stock(data_collator, *args, **kwargs)

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from advreg.hf.components.component import Component, is_stock
-from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.counting import PassCount
+from advreg.hf.data import Ahead
 from advreg.hf.guards.nonfinite import REPLAY, NonFiniteLossError, Update
-from advreg.hf.lookahead import Ahead
 from advreg.hf.patches.mask_sync import PADDED
+from advreg.hf.replaced import replaced
 from advreg.hf.view.doubling import rows_of
-from advreg.hf.view.inputs import ITEMS, SAMPLE_ID
-from advreg.methods.base import Batch, ModelView, Step, StepReport
+from advreg.hf.view.inputs import ITEMS, SAMPLE_ID, ModelInputs
+from advreg.methods.base import Batch, Step, StepReport
 
-Inputs = dict[str, Any]
 ComputeLoss = Callable[..., Tensor]
+Items = Tensor | int | None  # that the loss of an accumulation group is divided by
 
 
 class TrainingMode:
@@ -45,11 +46,8 @@ class TrainingMode:
         if has_own or not all(module.training for module in self._modules):
             yield
             return
-        vars(model)["train"] = partial(_train_again, model)
-        try:
+        with replaced(vars(model), "train", partial(_train_again, model)):
             yield
-        finally:
-            del vars(model)["train"]
 
 
 def _train_again(model: nn.Module, mode: bool = True) -> nn.Module:
@@ -78,7 +76,7 @@ class StepRunner(Component):
         self._passes_before = replace(self.tally.passes)
 
     def training_step(
-        self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: ModelInputs, num_items_in_batch: Items = None
     ) -> Tensor:
         update = self.attached.update
         self.attached.loss.stock_items = num_items_in_batch
@@ -97,7 +95,7 @@ class StepRunner(Component):
             update.has_nonfinite = True
             return torch.full((), math.nan, device=self.trainer.args.device)
 
-    def _stock_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _stock_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         """The trainer's own step, to the bit."""
         known = {name: value for name, value in inputs.items() if name not in (SAMPLE_ID, PADDED)}
         loss: Tensor = self.own.training_step(model, known, items)
@@ -106,7 +104,7 @@ class StepRunner(Component):
         self.attached.update.reports.append((inputs, StepReport(loss, loss)))
         return loss
 
-    def _method_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _method_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         """The method's step; repeated in two passes if the fused pass ran out of memory."""
         try:
             return self._single_step(model, inputs, items)
@@ -122,7 +120,7 @@ class StepRunner(Component):
             self._single_step(model, earlier, items)
         return self._single_step(model, inputs, items)
 
-    def _single_step(self, model: nn.Module, inputs: Inputs, items: Any) -> Tensor:
+    def _single_step(self, model: nn.Module, inputs: ModelInputs, items: Items) -> Tensor:
         with self._objective_as_loss():
             loss: Tensor = self.own.training_step(model, inputs, items)
         self.tally.passes.end_step()
@@ -131,40 +129,36 @@ class StepRunner(Component):
     @contextmanager
     def _objective_as_loss(self) -> Iterator[None]:
         """Within, the trainer's ``compute_loss`` returns the method's objective."""
-        attributes = vars(self.trainer)
-        on_instance = {"compute_loss": attributes.get("compute_loss")}
-        self.attached.loss.own_compute_loss = self.trainer.compute_loss
-        attributes["compute_loss"] = self.objective
-        try:
+        own = self.trainer.compute_loss
+        with (
+            replaced(vars(self.attached.loss), "own_compute_loss", own),
+            replaced(vars(self.trainer), "compute_loss", self.objective),
+        ):
             yield
-        finally:
-            del attributes["compute_loss"]
-            attributes.update({name: value for name, value in on_instance.items() if value})
-            self.attached.loss.own_compute_loss = None
 
-    def objective(self, model: nn.Module, inputs: Inputs, *_: Any, **__: Any) -> Tensor:
+    def objective(self, model: nn.Module, inputs: ModelInputs, *_: object, **__: object) -> Tensor:
         """The objective of a batch, scaled so that the trainer's step does not change it."""
         loss = self.attached.loss
         batch = {name: value for name, value in inputs.items() if name != ITEMS}
         if loss.group_items is not None:
             batch[ITEMS] = loss.group_items
         clock = self.attached.clock(bool(self.trainer.accelerator.sync_gradients))
-        counter = CountingTask(self.view, self.tally.passes, rows_of(batch))
-        backward = counter.counted(self.backward)
-        step = Step(clock, backward, self._inner_update, self.trainer.optimizer)
-        report = self.method.objective(cast(ModelView, counter), batch, step)
+        self.view.count_in(self.tally.passes, rows_of(batch))
+        step = Step(clock, self.backward, self._inner_update, self.trainer.optimizer)
+        report = self.method.objective(self.view, batch, step)
         self.attached.update.reports.append((batch, replace(report, loss=report.loss.detach())))
         scaled: Tensor = report.loss * loss.stock_divisor()
         return scaled if scaled.requires_grad else scaled.requires_grad_()
 
     def backward(self, loss: Tensor) -> None:
-        """Propagate the loss of a point before the last, which needs no more scaling."""
+        """Propagate the loss of a point before the last one; it needs no further scaling."""
+        self.tally.passes.backward += 1
         scaling = {"scale_wrt_gas": False} if self.trainer.is_deepspeed_enabled else {}
         self.trainer.accelerator.backward(loss, **scaling)
 
     def _inner_update(self) -> None:
-        """The optimizer step between two replays of FreeAT, clipped as the last one; the learning
-        rate stays.
+        """The optimizer step between two replays of FreeAT: clipped as usual, at the same learning
+        rate.
         """
         trainer, guard = self.trainer, self.attached.updates.guard
         most = trainer.args.max_grad_norm if trainer.args.max_grad_norm > 0 else math.inf
@@ -176,7 +170,7 @@ class StepRunner(Component):
         trainer.optimizer.step()
         trainer.model.zero_grad()
 
-    def floating_point_ops(self, inputs: Inputs) -> int:
+    def floating_point_ops(self, inputs: ModelInputs) -> int:
         """The stock estimate, six times tokens times weights, with the weights counted once."""
         if not self.method.info.needs or not is_stock(self.own.floating_point_ops):
             return int(self.own.floating_point_ops(inputs))
@@ -198,15 +192,15 @@ class TaskLoss(Component):
 
     group: int = 1  # micro-batches of this update
     group_items: Tensor | None = None  # loss items of this update, per process
-    stock_items: Any = None  # the same as the stock trainer counts them
+    stock_items: Items = None  # the same as the stock trainer counts them
     own_compute_loss: ComputeLoss | None = None  # what a step hides
     _ahead: Ahead = field(default_factory=Ahead)
 
     # ---- the batches of an update
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any, **kwargs: Any
-    ) -> tuple[list[Any], Any]:
+        self, epoch_iterator: Iterator[Batch], num_batches: int, *args: object, **kwargs: object
+    ) -> tuple[list[Batch], Items]:
         """The batches of an accumulation group and its loss items.
 
         A memory begins to prefetch for the next group.
@@ -219,15 +213,12 @@ class TaskLoss(Component):
             return batches, items
         batches = self._ahead.take(epoch_iterator, num_batches)
         self.group = max(1, len(batches))
-        memory = self.method.memory
-        if memory is not None and memory.prefetches:
-            for batch in self._ahead.glimpse(num_batches):
-                memory.prefetch(batch[SAMPLE_ID].cpu())
+        self._ahead.prefetch(self.method.memory, num_batches)
         items = self.trainer._get_num_items_in_batch(batches, self.trainer.args.device)
         self.group_items = self._items_of(batches, items)
         return batches, items
 
-    def _items_of(self, batches: list[Any], stock: Any) -> Tensor | None:
+    def _items_of(self, batches: list[Batch], stock: Items) -> Tensor | None:
         """The loss items of an accumulation group; per process, since DDP averages gradients."""
         if not batches or "labels" not in batches[0]:
             return None
@@ -254,19 +245,15 @@ class TaskLoss(Component):
         return is_stock(self._compute_loss) and self.trainer.compute_loss_func is None
 
     def of_batch(
-        self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1
+        self, model: nn.Module, inputs: ModelInputs, batch: Batch, copies: int = 1
     ) -> Tensor:
-        """L(θ) of a batch, or the mean over its copies, divided by the items of its accumulation
+        """L(θ) of a batch, or its mean over the copies, divided by the items of the accumulation
         group.
         """
         items = None if self.stock_items is None else self.stock_items * copies
-        smoother = self.trainer.label_smoother
-        if self._smooths_compiled():
-            self.trainer.label_smoother = self._smoothed
-        try:
+        smoother = self._smoothed if self._smooths_compiled() else self.trainer.label_smoother
+        with replaced(vars(self.trainer), "label_smoother", smoother):
             loss = self._compute_loss(model, inputs, num_items_in_batch=items)
-        finally:
-            self.trainer.label_smoother = smoother
         return loss * self._scale(batch)
 
     def _smooths_compiled(self) -> bool:
@@ -275,7 +262,12 @@ class TaskLoss(Component):
         return has_stock_smoother and view.prediction_head.compiles and view.means
 
     def _smoothed(
-        self, outputs: Any, labels: Tensor, *_: Any, num_items_in_batch: Any = None, **__: Any
+        self,
+        outputs: Any,
+        labels: Tensor,
+        *_: object,
+        num_items_in_batch: Items = None,
+        **__: object,
     ) -> Tensor:
         """The loss of the stock label smoother, compiled."""
         return self.view.prediction_head.loss(

@@ -26,7 +26,9 @@ class UpdateCheck(Component):
     guard: NonFiniteGuard | None = None
 
     def begin(self) -> None:
-        """Let the optimizer skip updates that are not finite, if it can and the run then stops."""
+        """Let the optimizer skip updates that are not finite, if it can and the run is to stop at
+        one.
+        """
         trainer = self.trainer
         # without the wrapper of accelerate
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
@@ -45,7 +47,7 @@ class UpdateCheck(Component):
         if self.guard is not None:
             self.guard.settle()
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> Any:
         """The norm of an update's gradient.
 
         This is the one method of the trainer that runs between the last backward pass and the
@@ -58,7 +60,7 @@ class UpdateCheck(Component):
             self._require_finite(None if self.trainer.args.fp16 else norm)
         return norm
 
-    def _require_finite(self, norm: Any) -> None:
+    def _require_finite(self, norm: Tensor | float | None) -> None:
         """Refuse an update that is not finite; the host waits for the answer.
 
         The norm is None in fp16, where the loss scaler checks it, and with DeepSpeed without ZeRO,
@@ -79,8 +81,8 @@ class UpdateCheck(Component):
             self.tally.skipped,
         )
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """The trainer's own, after an update that is not finite has raised its error."""
+    def _maybe_log_save_evaluate(self, *args: object, **kwargs: object) -> None:
+        """The trainer's own, after the check of the last update."""
         control = self.trainer.control
         if control.should_log or control.should_evaluate or control.should_save:
             self.settle()
@@ -96,8 +98,8 @@ class Logs(Component):
     _values: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, report: StepReport) -> None:
-        """Note what a step did. The losses of an update's micro-batches add up, as in the Trainer's
-        own ``loss``.
+        """Note the report of a step. The losses of an update's micro-batches add up, as in the
+        Trainer's own ``loss``.
         """
         group = self.attached.loss.group
         self._values["task_loss"].append(group * report.task_loss.detach())
@@ -106,7 +108,7 @@ class Logs(Component):
         for name, value in report.measures.items():
             self._values[name].append(torch.as_tensor(value).detach())
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         """Add the means since the last log to a training log, so that every tracker shows them."""
         if "loss" in logs:
             means = [

@@ -1,4 +1,4 @@
-"""What a trainer, a model or a batch does not offer, and which methods can do without."""
+"""The error for what a trainer, a model or a batch does not offer."""
 
 from __future__ import annotations
 

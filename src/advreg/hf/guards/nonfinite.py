@@ -26,7 +26,7 @@ class NonFiniteLossError(FloatingPointError):
 
 @dataclass
 class Update:
-    """An update of the weights in the making.
+    """An update of the weights that is being made.
 
     Args:
         step: the number of updates before it.
@@ -102,7 +102,7 @@ class NonFiniteGuard:
         self._late = LateCheck()
 
     @staticmethod
-    def supports(optimizer: Any) -> bool:
+    def supports(optimizer: object) -> bool:
         """Whether an optimizer reads ``found_inf``. Only torch's own optimizers are trusted."""
         is_own = type(optimizer).__module__.startswith("torch.optim.")
         return is_own and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
@@ -114,7 +114,7 @@ class NonFiniteGuard:
         self._guard(update.losses_are_finite() & norm.isfinite(), partial(update.refuse, norm))
 
     def check_replay(self, update: Update, norm: Tensor) -> None:
-        """The same for FreeAT's update between two replays of the batch at hand."""
+        """The same for FreeAT's update between two replays of a batch."""
         self._guard(norm.isfinite(), partial(update.refuse_replay, update.taken[-1]))
 
     def _guard(self, is_finite: Tensor, raise_error: Callable[[], None]) -> None:

@@ -1,6 +1,4 @@
-"""The states of the random generators: restored after work that must leave no trace, and reused for
-shared masks.
-"""
+"""The states of the random generators, to restore them and to share dropout masks."""
 
 from __future__ import annotations
 
@@ -19,20 +17,17 @@ def kept_randomness(seed: int | None = None) -> Iterator[None]:
     """Restores the states of Python's, numpy's and torch's generators afterwards.
 
     Args:
-        seed: of the generators inside; by default they go on.
+        seed: of the generators inside; by default they continue.
     """
-    python, numpy = random.getstate(), np.random.get_state()
-    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    with torch.random.fork_rng(gpus):
-        if seed is not None:
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    states = generator_states()
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_generator_states(states)
 
 
 def random_states() -> list[Tensor]:
@@ -51,7 +46,9 @@ def set_random_states(states: list[Tensor]) -> None:
 
 
 def generator_states(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
-    """The states of all global random generators, and of these, as plain values and tensors."""
+    """The states of all global random generators and of the given ones, as plain values and
+    tensors.
+    """
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),

@@ -1,4 +1,4 @@
-"""The check, before a training, that trainer, model and data offer what a method needs."""
+"""Checks before a training that trainer, model and data offer what a method needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def require(trainer: Trainer, method: Method) -> None:
 
 
 def require_in_loop(
-    model: nn.Module, data: Any, collator: Any, method: Method, accelerator: Accelerator | None
+    model: nn.Module,
+    data: object,
+    collator: object,
+    method: Method,
+    accelerator: Accelerator | None,
 ) -> None:
     """The same for a loop without a trainer."""
     _refuse(
@@ -134,7 +138,8 @@ def _of_arguments(trainer: Trainer) -> Iterator[Lack]:
                 "turn it off",
             )
     if trainer.neftune_noise_alpha is not None:
-        reason = f"neftune_noise_alpha={trainer.neftune_noise_alpha} adds its own noise to the embeddings"
+        alpha = trainer.neftune_noise_alpha
+        reason = f"neftune_noise_alpha={alpha} adds its own noise to the embeddings"
         yield "perturbation", reason, "leave neftune_noise_alpha out"
         yield "predictions", reason, "leave neftune_noise_alpha out"
 
@@ -175,13 +180,13 @@ def _of_model(core: Any) -> Iterator[Lack]:
         yield "predictions", f"the head of {name} has no single tensor `logits` to compare", ""
 
 
-def _of_data(data: Any) -> Iterator[Lack]:
+def _of_data(data: object) -> Iterator[Lack]:
     if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         reason = f"train_dataset must have a length and items by index, got {type(data).__name__}"
         yield "ids", reason, "load it whole"
 
 
-def _of_collator(collator: Any, packs: bool = False) -> Iterator[Lack]:
+def _of_collator(collator: object, packs: bool = False) -> Iterator[Lack]:
     flattens = isinstance(getattr(collator, "collator", collator), DataCollatorWithFlattening)
     if flattens or getattr(collator, "padding_free", False):
         remedy = 'set packing_strategy="wrapped"' if packs else "take a collator that pads"

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _NOTICE = ": stopping after this step, with a checkpoint; send it again to leave at once\n"
 
 
 class Stop:
-    """Within, the first SIGINT or SIGTERM only sets ``asked``; the second has its former effect at
-    once.
+    """Within, the first SIGINT or SIGTERM only sets ``asked``; the second acts as it would have
+    before.
 
     Signals are not handled outside the main thread, nor where they were ignored (as under nohup).
     """
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable[..., object] | int | None] = {}
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():

@@ -11,12 +11,11 @@ Remove when: accelerate's regional compilation works in place and for batches of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _GRAPHS = 64  # per function: each kind of layer, pass and mask has its own
 
@@ -57,7 +56,7 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The one compiled version of a function of tensors."""
     allow_many_graphs()
     return torch.compile(function)
@@ -67,10 +66,3 @@ def allow_many_graphs() -> None:
     """Let a function have a graph for each kind of pass; torch would stop after a few."""
     limits: Any = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, _GRAPHS)
-
-
-@contextmanager
-def not_compiled() -> Iterator[None]:
-    """Within, nothing is compiled or run as a graph, as for beam search and for single calls."""
-    with torch.compiler.set_stance("force_eager"):
-        yield

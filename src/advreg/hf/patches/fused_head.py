@@ -9,11 +9,10 @@ Remove when: TRL's fused head can return logits on request.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.utils.generic import ModelOutput
 
 from advreg.core.divergence import widen
 from advreg.hf.view.head import IGNORED, Head
@@ -25,7 +24,9 @@ SKIP_LOGITS = "skip_logits"
 _ROWS_AT_ONCE = 2048  # positions per chunk of the entropy
 
 
-def fused_head_output(logits: Tensor, labels: Tensor, head: Head, output: Any) -> Any:
+def fused_head_output(
+    logits: Tensor, labels: Tensor, head: Head, output: ModelOutput
+) -> ModelOutput:
     """The output of TRL's patched forward pass; fields per token are zero without a label.
 
     Args:

@@ -10,12 +10,13 @@ Remove when: transformers draws only if ``layerdrop`` is above 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
+
+from advreg.hf.replaced import replaced
 
 _rand = torch.rand
 
@@ -24,18 +25,13 @@ def _rand_but_for_layers(*size: Any, **kwargs: Any) -> Any:
     return 1.0 if size == ([],) else _rand(*size, **kwargs)
 
 
-@contextmanager
-def layers_kept() -> Iterator[None]:
+def layers_kept() -> AbstractContextManager[None]:
     """Within, a model keeps each layer for which it draws.
 
     The function is replaced, because a ``TorchFunctionMode`` does not see this call in every
     version of torch.
     """
-    torch.rand = _rand_but_for_layers
-    try:
-        yield
-    finally:
-        torch.rand = _rand
+    return replaced(vars(torch), "rand", _rand_but_for_layers)
 
 
 def has_disabled_layerdrop(model: nn.Module) -> bool:

@@ -10,15 +10,16 @@ Remove when: accelerate can leave outputs in their own precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from types import MethodType
-from typing import Any
 
 import torch
 from accelerate.utils.operations import ConvertOutputsToFp32
 from torch import Tensor, nn
+
+from advreg.hf.replaced import replaced
 
 _BIAS = "final_logits_bias"  # a buffer of Marian, BART and related models, never trained
 
@@ -37,19 +38,13 @@ class NarrowLogits:
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Within, logits stay narrow; afterwards the model is unchanged."""
-        forward, bias = vars(self._model).get("forward"), self._core._buffers.get(_BIAS)
-        narrow, nothing = as_computed(self._model, forward), self._nothing
-        if narrow is not None:
-            self._model.forward = narrow
-        if nothing is not None:
-            self._core._buffers[_BIAS] = nothing
-        try:
-            yield
-        finally:
+        narrow = as_computed(self._model, vars(self._model).get("forward"))
+        with ExitStack() as passing:
             if narrow is not None:
-                self._model.forward = forward  # type: ignore[assignment]
-            if nothing is not None:
-                self._core._buffers[_BIAS] = bias
+                passing.enter_context(replaced(vars(self._model), "forward", narrow))
+            if self._nothing is not None:
+                passing.enter_context(replaced(self._core._buffers, _BIAS, self._nothing))
+            yield
 
     @cached_property
     def _nothing(self) -> Tensor | None:
@@ -61,7 +56,9 @@ class NarrowLogits:
         return None if bias is None or bool(torch.any(bias)) else bias.new_zeros(())
 
 
-def as_computed(model: nn.Module, forward: Any) -> Any:
+def as_computed(
+    model: nn.Module, forward: Callable[..., object] | None
+) -> Callable[..., object] | None:
     """The method that accelerate's forward calls before it widens the outputs, or None."""
     widens = getattr(forward, "__wrapped__", None)
     if not isinstance(widens, ConvertOutputsToFp32):

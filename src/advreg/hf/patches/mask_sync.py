@@ -11,11 +11,13 @@ Remove when: transformers accepts a hint about padding in training.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor
 from transformers import masking_utils
+
+from advreg.hf.replaced import replaced
 
 PADDED = "padded"
 """Entry of a batch: for each of its masks, whether it hides a position."""
@@ -45,23 +47,18 @@ def known_padding(padded: Mapping[str, bool], is_encoder_decoder: bool) -> Itera
     causal = padded.get("decoder_attention_mask", False) if is_encoder_decoder else text
     answers = {"_ignore_bidirectional_mask_sdpa": text, "_ignore_causal_mask_sdpa": causal}
     functions = vars(masking_utils)
-    before = {
-        name: functions[name]
-        for name, is_padded in answers.items()
-        if is_padded is not None and name in functions
-    }
-    for name, ignore in before.items():
-        functions[name] = _answering(ignore, bool(answers[name]))
-    try:
+    with ExitStack() as answered:
+        for name, is_padded in answers.items():
+            if is_padded is not None and name in functions:
+                answer = _answering(functions[name], is_padded)
+                answered.enter_context(replaced(functions, name, answer))
         yield
-    finally:
-        functions.update(before)
 
 
 def _answering(ignore: Callable[..., bool], is_padded: bool) -> Callable[..., bool]:
     """transformers' check, which keeps a mask with padding and sees no mask otherwise."""
 
-    def answer(padding_mask: Tensor | None, *args: Any, **kwargs: Any) -> bool:
+    def answer(padding_mask: Tensor | None, *args: object, **kwargs: object) -> bool:
         return not (is_padded and padding_mask is not None) and ignore(None, *args, **kwargs)
 
     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from advreg.hf.patches.layerdrop import has_disabled_layerdrop, layers_kept
 from advreg.hf.patches.logit_precision import NarrowLogits
 from advreg.hf.view.injection import bare, compiled_parts, uncompiled
 
-Context = Callable[[], AbstractContextManager[Any]]
+Context = Callable[[], AbstractContextManager[object]]
 Forward = Callable[..., Any]
 
 
@@ -29,7 +29,7 @@ class Calls:
         bare: for passes that synchronise nothing.
         ascent: for passes that are differentiated with respect to δ alone.
         averaged: for predictions with other weights; called with those and the inputs.
-        patched: entered around every pass, for the patches that a compiled model needs.
+        patches: entered around every pass; what a compiled model needs.
         is_compiled: whether a part of the model, or all of it, is compiled.
         is_whole: whether the whole forward pass is one compiled function.
     """
@@ -38,7 +38,7 @@ class Calls:
     bare: nn.Module
     ascent: Forward
     averaged: Forward
-    patched: Context = nullcontext
+    patches: tuple[Context, ...] = ()
     is_compiled: bool = False
     is_whole: bool = False
 
@@ -49,7 +49,7 @@ class Calls:
 
 
 def calls_of(model: nn.Module, half: bool, widens: bool, trained: nn.Module) -> Calls:
-    """The calls that fit the way in which a model is trained.
+    """The calls for a model that is trained eagerly, compiled in parts, or compiled as a whole.
 
     Args:
         model: the model, neither compiled as a whole nor wrapped.
@@ -60,7 +60,7 @@ def calls_of(model: nn.Module, half: bool, widens: bool, trained: nn.Module) -> 
     parts = compiled_parts(trained)
     if not parts:
         return Calls(trained, model, model, partial(call_with, model))
-    patched = layers_kept if any(map(has_disabled_layerdrop, parts)) else nullcontext
+    patches: list[Context] = [layers_kept] if any(map(has_disabled_layerdrop, parts)) else []
     whole = next((part for part in trained.modules() if _is_compiled_in(part, model)), None)
     core = bare(model)
     if whole is not None:
@@ -72,12 +72,11 @@ def calls_of(model: nn.Module, half: bool, widens: bool, trained: nn.Module) -> 
         forward = trained if uncompiled(trained) is model else model
         constant, averaged = partial(call_constant, forward), partial(call_with, model)
         if widens:
-            narrow = NarrowLogits(model, core).passing
-            patched = narrow if patched is nullcontext else partial(_both, patched, narrow)
+            patches.append(NarrowLogits(model, core).passing)
     ascent = partial(_call_for_ascent, core, forward, constant)
     if half:  # its gradient may be taken twice, which compiled graphs forbid
         ascent = partial(_call_eagerly, forward)
-    return Calls(trained, forward, ascent, averaged, patched, True, whole is not None)
+    return Calls(trained, forward, ascent, averaged, tuple(patches), True, whole is not None)
 
 
 def _is_compiled_in(part: nn.Module, model: nn.Module) -> bool:
@@ -87,28 +86,22 @@ def _is_compiled_in(part: nn.Module, model: nn.Module) -> bool:
     )
 
 
-@contextmanager
-def _both(one: Context, other: Context) -> Iterator[None]:
-    with one(), other():
-        yield
-
-
 # ---- passes of the ascent
 
 
-def _call_eagerly(forward: Forward, **inputs: Any) -> Any:
+def _call_eagerly(forward: Forward, **inputs: object) -> Any:
     with torch.compiler.set_stance("force_eager"):
         return forward(**inputs)
 
 
 def _call_for_ascent(
-    core: PreTrainedModel, forward: Forward, constant: Forward, **inputs: Any
+    core: PreTrainedModel, forward: Forward, constant: Forward, **inputs: object
 ) -> Any:
     """A pass with constant parameters, unless checkpointing would recompute it with others."""
     return (forward if core.is_gradient_checkpointing else constant)(**inputs)
 
 
-def call_frozen(model: nn.Module, **inputs: Any) -> Any:
+def call_frozen(model: nn.Module, **inputs: object) -> Any:
     """The model's output without gradients of parameters, for a compiler to trace.
 
     A compiled backward pass computes all gradients of its graph, requested or not; in this graph
@@ -118,15 +111,17 @@ def call_frozen(model: nn.Module, **inputs: Any) -> Any:
     return call_with(model, constants, **inputs)
 
 
-def call_constant(model: nn.Module, **inputs: Any) -> Any:
-    """:func:`call_frozen` for a model whose parts are compiled, without a lookup of every name."""
+def call_constant(model: nn.Module, **inputs: object) -> Any:
+    """:func:`call_frozen` for a model whose parts are compiled; looks up no name, which is
+    faster.
+    """
     with constant_parameters(model):
         return model(**inputs)
 
 
 @contextmanager
 def constant_parameters(model: nn.Module) -> Iterator[None]:
-    """Within, each parameter is a constant that shares its memory, in all places that use it."""
+    """Within, a constant that shares its memory replaces each parameter in every module."""
     places: list[tuple[dict[str, Any], str, Tensor]] = [
         (module._parameters, name, value)
         for module in model.modules()
@@ -143,6 +138,6 @@ def constant_parameters(model: nn.Module) -> Iterator[None]:
             parameters[name] = value
 
 
-def call_with(model: nn.Module, parameters: dict[str, Tensor], **inputs: Any) -> Any:
+def call_with(model: nn.Module, parameters: dict[str, Tensor], **inputs: object) -> Any:
     """The model's output with other values of some of its parameters."""
     return torch.func.functional_call(model, parameters, (), inputs)

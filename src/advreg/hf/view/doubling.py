@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.view.head import Head
+from advreg.hf.view.inputs import ModelInputs
 from advreg.methods.base import Batch
 
 logger = logging.getLogger(__name__)
@@ -41,15 +42,15 @@ class Fusing:
         self._used = False  # in the last trained pass
 
     def begin_pass(self, is_doubled: bool) -> None:
-        """Note that a trained pass begins, whose inputs may hold both copies already."""
+        """Note that a trained pass begins; its inputs may hold both copies already."""
         self._used = is_doubled
 
-    def doubled(self, inputs: Mapping[str, Any], keeps_labels: bool) -> dict[str, Any] | None:
+    def doubled(self, inputs: Batch, keeps_labels: bool) -> ModelInputs | None:
         """The inputs of a fused pass; None if there must be two."""
         self._used = self.may_double(inputs, keeps_labels)
         return twice(inputs) if self._used else None
 
-    def may_double(self, inputs: Mapping[str, Any], keeps_labels: bool = False) -> bool:
+    def may_double(self, inputs: Batch, keeps_labels: bool = False) -> bool:
         """Whether a doubled pass is valid and has the same loss; the log says once why not.
 
         Args:
@@ -104,17 +105,17 @@ class Fusing:
                 )
 
 
-def twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def twice(inputs: Batch) -> ModelInputs:
     """The batch followed by itself."""
     return _per_sample(inputs, lambda value: torch.cat([value, value]))
 
 
-def part_of(batch: Batch, rows: slice) -> dict[str, Any]:
+def part_of(batch: Batch, rows: slice) -> ModelInputs:
     """Some of the samples of a batch, with its padding."""
     return _per_sample(batch, lambda value: value[rows])
 
 
-def _per_sample(batch: Batch, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def _per_sample(batch: Batch, change: Callable[[Tensor], Tensor]) -> ModelInputs:
     """The batch with a change to each entry that has a row per sample."""
     size = rows_of(batch)
     return {
@@ -125,14 +126,14 @@ def _per_sample(batch: Batch, change: Callable[[Tensor], Tensor]) -> dict[str, A
     }
 
 
-def rows_of(inputs: Mapping[str, Any]) -> int:
+def rows_of(inputs: Batch) -> int:
     """Rows of a batch."""
     name = next(name for name in _MAIN_INPUTS if name in inputs)
     rows: int = inputs[name].shape[0]
     return rows
 
 
-def reason_against(inputs: Mapping[str, Any]) -> str | None:
+def reason_against(inputs: Batch) -> str | None:
     """Why a doubled batch would be invalid, or None."""
     packed = next((name for name in _PACKED if inputs.get(name) is not None), None)
     if packed is not None or is_packed(inputs):
@@ -146,7 +147,7 @@ def reason_against(inputs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def is_packed(inputs: Mapping[str, Any]) -> bool:
+def is_packed(inputs: Batch) -> bool:
     """Whether the positions of a row without a mask start again, so that the row holds several
     documents.
     """

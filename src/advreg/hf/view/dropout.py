@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advreg.hf.guards.randomness import kept_randomness, random_states, set_random_states
+from advreg.hf.replaced import replaced
 from advreg.methods.base import Dropout
 
 # LayerDrop draws once per pass, so both copies of a fused pass lose the same layers.
@@ -16,7 +17,7 @@ _OF_WHOLE_LAYERS = ("layerdrop", "layer_drop")
 
 
 class DropoutModes:
-    """What the passes of a step drop: other values in each pass, the same ones, or nothing.
+    """What the passes of a step drop: new values in each pass, the same ones, or nothing.
 
     Args:
         model: the model, neither compiled as a whole nor wrapped.
@@ -24,7 +25,7 @@ class DropoutModes:
     """
 
     def __init__(
-        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[object]]
     ) -> None:
         self._model, self._context = model, context
         self._shared: list[Tensor] | None = None  # random state at the start of each pass
@@ -35,20 +36,13 @@ class DropoutModes:
         """
         if mode == "off":
             return self.evaluating()
-        return self._sharing() if mode == "shared" else nullcontext()
+        is_shared = mode == "shared"
+        return replaced(vars(self), "_shared", random_states()) if is_shared else nullcontext()
 
     def begin_pass(self) -> None:
         """Start from the random state of the first pass where masks are shared."""
         if self._shared is not None:
             set_random_states(self._shared)
-
-    @contextmanager
-    def _sharing(self) -> Iterator[None]:
-        self._shared = random_states()
-        try:
-            yield
-        finally:
-            self._shared = None
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -63,7 +57,9 @@ class DropoutModes:
 
     @contextmanager
     def without_trace(self) -> Iterator[None]:
-        """Within, passes have neither dropout nor gradients, and draw no number of the training."""
+        """Within, passes have no dropout and no gradients; afterwards the random state is
+        restored.
+        """
         with torch.no_grad(), kept_randomness(), self.evaluating(), self._context():
             yield
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from advreg.core.divergence import Prediction, widen
 from advreg.hf.patches.compile_layers import compiled
 from advreg.hf.view.injection import has_decoder
+from advreg.methods.base import Batch
 
 IGNORED = -100
 
@@ -36,7 +37,7 @@ class Head:
         core: the Hugging Face model without wrappers.
     """
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: PreTrainedModel) -> None:
         self._core = core
         self._has_decoder = has_decoder(core)
         self.compiles = False  # whether losses over a vocabulary are compiled
@@ -93,7 +94,7 @@ class Head:
         code = getattr(_forward_of(self._core), "__code__", None)
         return frozenset(getattr(code, "co_names", ()))
 
-    def adds_router_loss(self, inputs: Mapping[str, Any] | None = None) -> bool:
+    def adds_router_loss(self, inputs: Batch | None = None) -> bool:
         """Whether a pass with these inputs adds the router loss of a mixture of experts."""
         config = self._core.config
         requested = (inputs or {}).get("output_router_logits")
@@ -186,11 +187,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Ten
     )
 
 
-def _forward_of(core: Any) -> Any:
+def _forward_of(core: PreTrainedModel) -> Any:
     return inspect.unwrap(type(core).forward)
 
 
-def _patched(core: Any) -> bool:
+def _patched(core: PreTrainedModel) -> bool:
     """Whether the forward pass of this instance was replaced.
 
     The wrappers of accelerate, TRL and liger do not change its loss.

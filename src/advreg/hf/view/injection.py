@@ -138,7 +138,7 @@ class Injection:
             handle.remove()
         self._staying = []
 
-    def adding(self, delta: Perturbation | Cut) -> AbstractContextManager[Any]:
+    def adding(self, delta: Perturbation | Cut) -> AbstractContextManager[object]:
         """Perturb the one pass within, which must call each stream's module once."""
         return self._during(dict(delta.values))
 
@@ -170,8 +170,8 @@ class Injection:
             module.register_forward_hook(self._hook(names)) for module, names in streams.items()
         ]
 
-    def _hook(self, streams: list[str]) -> Callable[[nn.Module, Any, Any], Tensor | None]:
-        def add_delta(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+    def _hook(self, streams: list[str]) -> Callable[[nn.Module, object, object], Tensor | None]:
+        def add_delta(module: nn.Module, inputs: object, output: object) -> Tensor | None:
             current = _current
             if current is None or current.owner != self._name:
                 return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +17,9 @@ from advreg.methods.base import Batch
 
 SAMPLE_ID = "sample_id"
 ITEMS = "num_items_in_batch"
+
+ModelInputs = dict[str, Any]
+"""The arguments of a forward pass: tensors, flags, and what else a model takes."""
 
 _OF_ADVREG = (SAMPLE_ID, ITEMS, PADDED)
 
@@ -49,13 +51,11 @@ class Inputs:
         labels = self.parameters.get("labels")
         return labels is not None and labels.default is inspect.Parameter.empty
 
-    def with_labels(self, batch: Batch) -> dict[str, Any]:
+    def with_labels(self, batch: Batch) -> ModelInputs:
         """The entries that the collator made for the model."""
         return {name: value for name, value in batch.items() if name not in _OF_ADVREG}
 
-    def without_labels(
-        self, batch: Mapping[str, Any], labels: Tensor | None = None
-    ) -> dict[str, Any]:
+    def without_labels(self, batch: Batch, labels: Tensor | None = None) -> ModelInputs:
         """The arguments of a prediction, for which the model computes no loss.
 
         Args:

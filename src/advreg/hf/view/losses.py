@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advreg.core.divergence import Divergence, Prediction, divergence
 from advreg.hf.view.head import IGNORED, Head, counted
-from advreg.hf.view.inputs import ITEMS, Inputs
-from advreg.hf.view.trained_pass import prediction_of
+from advreg.hf.view.inputs import ITEMS, Inputs, ModelInputs
 from advreg.methods.base import Batch
 
 
@@ -23,7 +21,6 @@ class Losses:
         model: the model, neither compiled as a whole nor wrapped.
         head: its prediction head.
         inputs: of the model.
-        label_smoothing: of the cross-entropy in :meth:`of_pass`.
         without_trace: entered around passes that only look at a loss.
     """
 
@@ -32,23 +29,17 @@ class Losses:
         model: nn.Module,
         head: Head,
         inputs: Inputs,
-        label_smoothing: float,
         without_trace: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._model, self._inputs, self._without_trace = model, inputs, without_trace
         self.head = head
-        self._label_smoothing = label_smoothing
         self._honours: bool | None = None
 
     def of_pass(
-        self, model: nn.Module, inputs: dict[str, Any], batch: Batch, copies: int = 1
+        self, model: nn.Module, inputs: ModelInputs, batch: Batch, copies: int = 1
     ) -> Tensor:
         """The loss of a loop without a trainer, by one pass."""
         items = None if batch.get(ITEMS) is None else batch[ITEMS] * copies
-        if self._label_smoothing:
-            labels = inputs.pop("labels")
-            logits = prediction_of(model(**inputs))
-            return self.head.loss(logits, labels, items, self._label_smoothing)
         if items is not None and self._inputs.takes_items:
             inputs[ITEMS] = items
         loss: Tensor = model(**inputs)["loss"]

@@ -1,16 +1,15 @@
-"""Packed rows: several documents end to end, each with its own perturbation, ball and norm."""
+"""Packed rows: documents end to end, each with its own perturbation, ball and norm."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from advreg.core.perturbation import Cut, Perturbation
 from advreg.hf.view.doubling import is_packed
+from advreg.methods.base import Batch
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Documents:
     mask: Tensor
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any]) -> Documents | None:
+    def of(cls, inputs: Batch) -> Documents | None:
         """The documents of a batch whose boundaries are known, by ``cu_seq_lens_q`` or by
         ``position_ids``.
         """

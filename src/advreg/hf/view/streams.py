@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +50,7 @@ class Streams:
         """Where δ enters the model."""
         return Injection(self._model, self._site)
 
-    def adding(self, delta: Delta, batch: Batch) -> AbstractContextManager[Any]:
+    def adding(self, delta: Delta, batch: Batch) -> AbstractContextManager[object]:
         """Within, δ is added to the embeddings of the one pass that is made.
 
         The rows of the batch may hold several documents, each with its own row of δ.
@@ -134,7 +133,7 @@ class Streams:
             "decoder": (targets, self._real_targets(inputs, batch)),
         }
 
-    def _real(self, inputs: Mapping[str, Any]) -> Tensor:
+    def _real(self, inputs: Batch) -> Tensor:
         mask: Tensor | None = inputs.get("attention_mask")
         ids: Tensor = inputs["input_ids"]
         if mask is not None and mask.dim() == 2:
@@ -142,7 +141,7 @@ class Streams:
         pad = getattr(self._core.config, "pad_token_id", None)
         return torch.ones_like(ids, dtype=torch.bool) if pad is None else ids != pad
 
-    def _real_targets(self, inputs: Mapping[str, Any], batch: Batch) -> Tensor:
+    def _real_targets(self, inputs: Batch, batch: Batch) -> Tensor:
         """Decoder inputs run one step behind the labels, so position t is real where there is a
         label at t.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,15 @@ from torch import Tensor, nn
 
 from advreg.hf.guards.capability import refusal
 from advreg.hf.patches.fused_head import FUSED_HEAD, SKIP_LOGITS, fused_head_output
+from advreg.hf.replaced import replaced
+from advreg.hf.view.calls import Forward
 from advreg.hf.view.doubling import first_half, rows_of
-from advreg.hf.view.inputs import ITEMS
+from advreg.hf.view.inputs import ITEMS, ModelInputs
 from advreg.hf.view.streams import Delta
 from advreg.methods.base import Batch
 
 if TYPE_CHECKING:
-    from advreg.hf.view.passes import Passes
+    from advreg.hf.view.view import HFModelView
 
 # nn.Module.__call__ prefers this attribute to the forward pass and its hooks
 _CALL = "_compiled_call_impl"
@@ -31,7 +32,7 @@ class TrainedPass:
     the loss of both copies; the loss is computed from the clean logits and put into the output.
 
     Args:
-        passes: the passes of the model.
+        view: the model.
         batch: the batch.
         delta: added to the embeddings of the pass, or of the second copy.
         doubled: whether clean and perturbed copies go in one pass, if the loss stays exact.
@@ -43,31 +44,25 @@ class TrainedPass:
 
     def __init__(
         self,
-        passes: Passes,
+        view: HFModelView,
         batch: Batch,
         delta: Delta,
         doubled: bool,
         both_losses: bool,
         needs_logits: bool,
     ) -> None:
-        self._passes, self._batch, self._delta = passes, batch, delta
+        self._view, self._batch, self._delta = view, batch, delta
         self._doubled, self._both_losses, self._needs_logits = doubled, both_losses, needs_logits
         self._grad = torch.is_grad_enabled()
         self._is_made = False
         self._clean: Tensor | None = None
         self.perturbed: Tensor | None = None
 
-    def make(self, model: nn.Module, inputs: dict[str, Any]) -> None:
-        """Let the loss function call the model, in whose place this pass is called."""
-        compiled = vars(model).get(_CALL)
-        vars(model)[_CALL] = partial(self._call, compiled or model._call_impl)
-        try:
-            self.loss = self._passes.compute_loss(model, inputs, self._batch, 1 + self._both_losses)
-        finally:
-            if compiled is None:
-                del vars(model)[_CALL]
-            else:
-                vars(model)[_CALL] = compiled
+    def make(self, model: nn.Module, inputs: ModelInputs) -> None:
+        """Call the loss function, with this pass in the place of the model's call."""
+        forward = vars(model).get(_CALL) or model._call_impl
+        with replaced(vars(model), _CALL, partial(self._call, forward)):
+            self.loss = self._view.compute_loss(model, inputs, self._batch, 1 + self._both_losses)
         if not self._is_made:
             raise refusal(
                 "predictions",
@@ -78,53 +73,54 @@ class TrainedPass:
     def logits(self) -> Tensor:
         """The clean prediction."""
         if self._clean is None:
-            name = type(self._passes.core).__name__
+            name = type(self._view.core).__name__
             raise refusal("predictions", f"the output of {name} has no `logits`")
         return self._clean
 
-    def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, forward: Forward, *args: object, **kwargs: Any) -> Any:
         if self._is_made or torch.is_grad_enabled() != self._grad:
             return forward(*args, **kwargs)  # another pass, such as one for metrics
         self._is_made = True
-        passes = self._passes
-        inputs = dict(zip(passes.inputs.parameters, args, strict=False)) | kwargs
+        view = self._view
+        head = view.prediction_head
+        inputs: ModelInputs = dict(zip(view.inputs.parameters, args, strict=False)) | kwargs
         has_fused_head = self._needs_logits and bool(inputs.pop(FUSED_HEAD, False))
         labels, items = inputs.get("labels"), inputs.get(ITEMS)
         keeps_labels = (
             labels is not None
             and not has_fused_head
-            and (FUSED_HEAD in inputs or not passes.head.computes(labels))
+            and (FUSED_HEAD in inputs or not head.computes(labels))
         )
         if not keeps_labels:
             read = self._batch.get("labels") if labels is None else labels
-            inputs = passes.inputs.without_labels(inputs, read)
-        elif self._needs_logits and SKIP_LOGITS in passes.inputs.parameters:
+            inputs = view.inputs.without_labels(inputs, read)
+        elif self._needs_logits and SKIP_LOGITS in view.inputs.parameters:
             inputs[SKIP_LOGITS] = False
         if self._doubled:
             inputs = self._double(inputs, keeps_labels)
-        passes.dropout.begin_pass()
+        view.modes.begin_pass()
         delta = self._delta
         if delta is not None and (self._doubled or self._both_losses):
             delta = delta.above_zeros()
-        with passes.streams.adding(delta, self._batch):
+        with view.streams.adding(delta, self._batch):
             output = forward(**inputs)
         output = self._seen(output, inputs)
         if keeps_labels or labels is None:
             return output
         logits = output.logits if self._both_losses else self.logits()
         if has_fused_head:
-            return fused_head_output(logits, labels, passes.head, output)
-        loss = passes.head.loss(logits, labels, items if passes.inputs.takes_items else None)
+            return fused_head_output(logits, labels, head, output)
+        loss = head.loss(logits, labels, items if view.inputs.takes_items else None)
         return type(output)(**{**output, "loss": loss})
 
-    def _double(self, inputs: dict[str, Any], keeps_labels: bool) -> dict[str, Any]:
-        doubled = self._passes.fusing.doubled(inputs, keeps_labels)
+    def _double(self, inputs: ModelInputs, keeps_labels: bool) -> ModelInputs:
+        doubled = self._view.fusing.doubled(inputs, keeps_labels)
         if doubled is None:
             self._doubled, self._delta = False, None
             return inputs
         return doubled
 
-    def _seen(self, output: Any, inputs: Mapping[str, Any]) -> Any:
+    def _seen(self, output: Any, inputs: Batch) -> Any:
         """The output that the loss function sees, of one copy if the pass doubled the inputs."""
         logits = getattr(output, "logits", None)
         if isinstance(logits, Tensor):
@@ -136,7 +132,7 @@ class TrainedPass:
         return output
 
 
-def prediction_of(output: Any) -> Tensor:
+def prediction_of(output: object) -> Tensor:
     """The logits of a model's output."""
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor):

@@ -43,7 +43,7 @@ class Loop:
         self.task = task
         self.device = device
         self.updates = optimizer
-        self.compiled = is_compiled(task.wrapped)
+        self.compiled = is_compiled(task.calls.trained)
         self.parameters = [value for value in task.model.parameters() if value.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=_LEARNING_RATE, fused=device.type == "cuda"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from advreg.core.perturbation import Cut, Perturbation
-from advreg.hf.counting import CountingTask, PassCount
+from advreg.hf.counting import PassCount
 from advreg.hf.view.view import HFModelView
 from advreg.methods.base import Backward, Batch, Passes
 
@@ -29,26 +30,30 @@ class Cost:
         return Cost(self.forward * factor, self.backward * factor, self.arithmetic * factor)
 
 
-class MeteredTask(CountingTask):
-    """Counts passes, and how many forwards' graphs each backward goes through: two, for clean and
-    perturbed.
+class MeteredTask:
+    """Behaves as the view it wraps and counts its passes, and how many forwards' graphs each
+    backward goes through: two, for clean and perturbed.
     """
 
     def __init__(self, task: HFModelView) -> None:
         self.passes = PassCount()
-        super().__init__(task, self.passes)
+        self._task = task
+        task.count_in(self.passes)
         self._towards_delta = 0
         self._trained_through = 0
         self._propagating = False
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
     def logits(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        return self._watched(super().logits(batch, delta))
+        return self._watched(self._task.logits(batch, delta))
 
     def bare_logits(self, batch: Batch, delta: Perturbation | Cut | None = None) -> Tensor:
-        return self._watched(super().bare_logits(batch, delta))
+        return self._watched(self._task.bare_logits(batch, delta))
 
     def loss_at(self, batch: Batch, delta: Perturbation | None = None) -> Tensor:
-        return self._watched(super().loss_at(batch, delta))
+        return self._watched(self._task.loss_at(batch, delta))
 
     def paired_logits(
         self,
@@ -57,20 +62,21 @@ class MeteredTask(CountingTask):
         fuse: bool = True,
         both_losses: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        clean, perturbed = super().paired_logits(batch, delta, fuse, both_losses)
+        clean, perturbed = self._task.paired_logits(batch, delta, fuse, both_losses)
         return self._watched(clean), self._watched(perturbed)
 
     def gradient(self, objective: Tensor, delta: Perturbation) -> Perturbation:
         self._towards_delta += 1
-        return super().gradient(objective, delta)
+        return self._task.gradient(objective, delta)
 
     def counted(self, backward: Backward) -> Backward:
-        inner = super().counted(backward)
+        """``backward``, counted."""
 
         def propagate(loss: Tensor) -> None:
+            self.passes.backward += 1
             self._propagating = True
             try:
-                inner(loss)
+                backward(loss)
             finally:
                 self._propagating = False
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from advreg.core.ball import Start
 from advreg.core.perturbation import Perturbation
 from advreg.hf.data import Limits
-from advreg.hf.doctor import random_batch
 from advreg.hf.patches.mask_sync import PADDED, padding_of
 from advreg.hf.view.inputs import SAMPLE_ID
 from advreg.hf.view.view import HFModelView
 from advreg.lab.bench.settings import BenchSettings, Shape
+from advreg.lab.doctor import random_batch
 from advreg.memory.corpus import Corpus
 from advreg.methods import Arch
 

@@ -1,5 +1,5 @@
-"""Models of well-known sizes with random weights and without a download: a step takes as long
-whatever they know.
+"""Models of well-known sizes with random weights, for benchmarks without downloads: the time of a
+step does not depend on the weights.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ def build_translator(
         dropout: instead of the preset's.
         positions: tokens it must be able to take.
         seed: of the weights.
-        special: ids of ``bos``, ``pad`` and ``eos``, the last of which also starts the target; 0,
-            1, 2 if not given.
+        special: ids of ``bos``, ``pad`` and ``eos``, ``eos`` also starts the target; 0, 1, 2
+            if not given.
         settings: of the configuration, instead of the preset's.
     """
     if name not in TRANSLATORS:

@@ -35,22 +35,7 @@ def training_arguments(
     folder: Path, precision: str, fields: Mapping[str, Any]
 ) -> TrainingArguments:
     """Arguments of a run in ``folder``; ``fields`` are any of TrainingArguments' own."""
-    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for name in fields:
-        if name not in known:
-            raise ValueError(
-                f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its "
-                "documentation"
-            )
-    hints = get_type_hints(TrainingArguments)
-    fields = {
-        name: coerce(name, value, hints[name]) if hints[name] in _CHECKED else value
-        for name, value in fields.items()
-    }
-    if fields.get("report_to", "none") is None:
-        fields["report_to"] = (
-            "none"  # the word for nothing there, which files and flags read as None
-        )
+    fields = _checked(fields)
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}")
     if precision != "fp32" and not (torch.accelerator.is_available() or fields.get("use_cpu")):
@@ -68,6 +53,25 @@ def training_arguments(
         return TrainingArguments(output_dir=str(folder), **{**_PRECISIONS[precision], **fields})
     except (TypeError, ValueError) as error:
         raise ValueError(f"TrainingArguments refuses {dict(fields)}: {error}") from error
+
+
+def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, if all of them exist; texts become numbers where the field is one."""
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for name in fields:
+        if name not in known:
+            raise ValueError(
+                f"TrainingArguments has no field '{name}'{suggest(name, known)}; see its "
+                "documentation"
+            )
+    hints = get_type_hints(TrainingArguments)
+    checked = {
+        name: coerce(name, value, hints[name]) if hints[name] in _CHECKED else value
+        for name, value in fields.items()
+    }
+    if checked.get("report_to", "none") is None:
+        checked["report_to"] = "none"  # files and flags read this word as None
+    return checked
 
 
 def update_count(arguments: TrainingArguments, batches: int) -> int:

@@ -12,9 +12,9 @@ import torch
 def for_any_shape() -> Iterator[None]:
     """Attention without cuDNN's kernel; also a decorator.
 
-    On Hopper and Blackwell GPUs PyTorch prefers cuDNN's kernel, which plans anew for every shape of
-    a batch. With padded batches of text, almost every batch of the first epoch waits for a plan,
-    and so does every step of a beam search: on an H200 (torch 2.11) the first batches of a
+    On Hopper and Blackwell GPUs PyTorch prefers cuDNN's kernel, which makes a new plan for every
+    shape of a batch. With padded batches of text, almost every batch of the first epoch waits for a
+    plan, and so does every step of a beam search: on an H200 (torch 2.11) the first batches of a
     translation model took 0.22 s each, later ones, of shapes seen before, 0.04 s. The other kernels
     need no plan.
     """

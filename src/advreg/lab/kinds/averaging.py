@@ -77,7 +77,7 @@ class MovingAverage(TrainerCallback):
 
     w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + t) / (10 + t)) at update t, so that the first
     weights are soon forgotten. It stays on the model's device, and is not in checkpoints: a resumed
-    run begins it anew.
+    run starts a new one.
 
     Args:
         decay: d once the average has warmed up; above 0 and below 1.
@@ -147,7 +147,7 @@ class Snapshots:
             self._file(at).unlink(missing_ok=True)
 
     def forget_after(self, step: int) -> None:
-        """Drop what is younger than the checkpoint a run goes on from; it will come again."""
+        """Drop weights that are newer than the checkpoint from which a run resumes."""
         scores = self.scores()
         for at in [at for at in scores if at > step]:
             del scores[at]

@@ -38,7 +38,7 @@ class Data(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the data set."""
+        """The name of the data set."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """How far predicted probabilities can be trusted: likelihood, calibration error, and the
-temperature that mends both.
+temperature that corrects both.
 
 Logits are (N, classes), labels (N,); sums are taken in float64.
 """
@@ -35,7 +35,7 @@ def expected_calibration_error(
     """Σ_b |B_b| / N · |accuracy(B_b) − confidence(B_b)| over bins of equal width (Guo et al. 2017,
     1706.04599).
 
-    Confidence is the largest probability, that of the predicted class; a bin is closed at its upper
+    Confidence is the probability of the predicted class; a bin is closed at its upper
     end.
     """
     return float(_gaps(logits, labels, temperature, bins).abs().sum() / len(labels))

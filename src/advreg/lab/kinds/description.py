@@ -52,6 +52,8 @@ class Description(ABC):
     """What ``--task`` may be."""
     lower_is_better: ClassVar[tuple[str, ...]] = ()
     """The metrics of which less is better; they are shown on their own scale."""
+    streams: ClassVar[int] = 1
+    """How many sequences of a sample are perturbed: two with an encoder and a decoder."""
 
     @abstractmethod
     def recognises(self, task: TaskInfo) -> bool:

@@ -1,4 +1,4 @@
-"""The health of a run, written beside its record when training has ended; costs neither a pass nor
+"""The health of a run, written next to its record when training has ended; costs neither a pass nor
 a wait in a step.
 """
 

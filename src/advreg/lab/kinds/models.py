@@ -55,7 +55,7 @@ SHORTHANDS = {
 
 
 def model_folder(name: str) -> str:
-    """The folder a shorthand stands for; any other name as it is."""
+    """The folder of a shorthand; any other name unchanged."""
     short = SHORTHANDS.get(name)
     if short is None:
         return name

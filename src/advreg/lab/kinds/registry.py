@@ -11,7 +11,7 @@ from advreg.records.run import TaskInfo
 KINDS: dict[str, Description] = {
     kind.name: kind for kind in (Classification(), Translation(), Language())
 }
-"""By name. Records that no kind recognises are shown as those of the first."""
+"""By name. Records that no kind recognises are shown like runs of the first."""
 
 
 def kind_of(task: TaskInfo) -> Description:

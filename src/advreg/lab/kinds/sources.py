@@ -23,7 +23,7 @@ DATA_VARIABLE = "ADVREG_DATA"
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; the text names the place and the remedy."""
+    """The data cannot be used; the text names the place and the remedy."""
 
 
 def data_folder(given: Path | None) -> Path | None:

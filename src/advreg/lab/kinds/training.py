@@ -35,7 +35,7 @@ class Scores:
     """What the trained model is worth.
 
     Args:
-        metrics: by name; those of further sets begin with the set's name.
+        metrics: by name; on further sets the name begins with the name of the set.
         main: the set whose metrics have no prefix.
         items: by set, the outcome of each sample; see :class:`advreg.lab.kinds.items.Items`.
         details: to be added to what the record says of the task.

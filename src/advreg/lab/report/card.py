@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from advreg.lab.kinds.registry import kind_of
-from advreg.lab.report.labels import NOTHING, bytes_text, duration, method_name, value_text
+from advreg.lab.report.labels import (
+    bytes_text,
+    duration,
+    method_name,
+    metric_text,
+    number_text,
+    value_text,
+)
 from advreg.records.compare import seconds_of
 from advreg.records.run import RunRecord
 
 CARD_FILE = "README.md"
+_TRAINING = ("epochs", "batch_size", "learning_rate", "precision", "seed")
 _NOT_IN_YAML = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 _SEAL = re.compile(r"<!-- advreg card ([0-9a-f]{64}) -->\n?\Z")
 
@@ -40,7 +48,7 @@ def card(
     model = _line(record.model.name.rpartition("/")[2])
     title = f"# {model} on {_line(record.task.name)}, trained with "
     method = method_name(record.method.name)
-    scores = [[name, f"{value:.4g}"] for name, value in ranked.items()]
+    scores = [[name, metric_text(name, value)] for name, value in ranked.items()]
     body = "\n\n".join(
         [
             title + method,
@@ -60,8 +68,9 @@ def card(
 
 
 def write_card(folder: Path, text: str) -> bool:
-    """Write the card into a model's folder; not over one that somebody wrote or edited. Was it
-    written?
+    """Write the card into a model's folder, and return whether it was written.
+
+    A card that a user wrote or edited is kept.
     """
     path = folder / CARD_FILE
     if path.exists() and not is_untouched(path.read_text(encoding="utf-8", errors="replace")):
@@ -71,7 +80,7 @@ def write_card(folder: Path, text: str) -> bool:
 
 
 def is_untouched(text: str) -> bool:
-    """Is it a card that advreg wrote, as advreg wrote it?"""
+    """Whether a card is unchanged since advreg wrote it."""
     seal = _SEAL.search(text)
     return seal is not None and _digest(text[: seal.start()]) == seal[1]
 
@@ -115,30 +124,19 @@ def _yaml(value: Any) -> str:
 
 
 def _settings(record: RunRecord) -> list[list[str]]:
-    training = record.training
-    chosen = {
-        "method": record.method.name,
-        **record.method.settings,
-        "epochs": training.epochs,
-        "batch_size": training.batch_size,
-        "learning_rate": training.learning_rate,
-        "precision": training.precision,
-        "seed": training.seed,
-    }
+    chosen = {"method": record.method.name, **record.method.settings}
+    chosen |= {name: getattr(record.training, name) for name in _TRAINING}
     return [[name, value_text(value)] for name, value in chosen.items()]
 
 
 def _cost(record: RunRecord) -> list[list[str]]:
     outcome = record.outcome
-    passes = [outcome.passes.get(kind) for kind in ("forward", "backward")]
-    step, steps = (outcome.timing.get(name) for name in ("seconds_per_step", "steps"))
+    passes = [number_text(outcome.passes.get(kind), 2) for kind in ("forward", "backward")]
+    step = outcome.timing.get("seconds_per_step")
     return [
-        [
-            "passes per step: forward, backward",
-            ", ".join(NOTHING if each is None else f"{each:.2f}" for each in passes),
-        ],
-        ["milliseconds per step", NOTHING if step is None else f"{1000 * step:.1f}"],
-        ["steps", NOTHING if steps is None else f"{steps:.0f}"],
+        ["passes per step: forward, backward", ", ".join(passes)],
+        ["milliseconds per step", number_text(None if step is None else 1000 * step, 1)],
+        ["steps", number_text(outcome.timing.get("steps"), 0)],
         ["training", duration(seconds_of(record))],
         ["cache of perturbations", bytes_text(outcome.cache_bytes)],
         ["device", _line(str(record.environment.get("device") or "unknown"))],

@@ -1,4 +1,4 @@
-"""A comparison as numbers: what the records of its runs come to. All scores are in percent."""
+"""A contest as numbers: scores, differences, times and failures. All scores are out of 100."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from advreg.lab.report.gather import Run
+from advreg.lab.report.grouping import of_comparison
+from advreg.lab.report.groups import STANDARD, Contest, RunGroup
+from advreg.lab.report.labels import NOT_FINISHED, is_score
 from advreg.lab.report.statistics import Spread
 from advreg.records import run as records
-from advreg.records.compare import (
-    ComparedRun,
-    CompareRecord,
-    in_percent,
-    load,
-    score_of,
-    seconds_of,
-)
+from advreg.records.compare import Choice, CompareRecord, in_percent, load, seconds_of
 from advreg.records.run import RunRecord
 
-STANDARD = "standard"
-# what reads as percent; losses and errors do not
-_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf")
-
 Runs = Mapping[tuple[str, str, int], RunRecord]
+Scores = Mapping[tuple[str, str], Mapping[int, float]]  # by task and label, then by seed
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,8 @@ class Cell:
 
     Args:
         metrics, main: of the runs that finished.
-        asked: how many runs were to be made.
-        failed: did one of them fail?
+        asked: the number of runs that were asked for.
+        failed: whether one of them failed.
     """
 
     metrics: Mapping[str, Spread]
@@ -56,20 +51,22 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method took.
+    """The time of a method.
 
     Args:
-        method: which.
+        method: its label.
         seconds: training of one run, mean over tasks and seeds.
         relative: to Standard's run of the same task and seed, averaged over seeds, then over tasks.
+        ratios: those times, run by run.
         tuning_seconds: of all candidates together.
-        relative_with_tuning: all that was trained for it, to all that was trained for Standard.
+        relative_with_tuning: all training for it, relative to all training for Standard.
         candidates: tried per task.
     """
 
     method: str
     seconds: float | None
     relative: float | None
+    ratios: Sequence[float]
     tuning_seconds: float
     relative_with_tuning: float | None
     candidates: int
@@ -77,7 +74,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run, or a candidate of the tuning, that has no result, and why."""
+    """A run, or a candidate of the tuning, without a result."""
 
     name: str
     reason: str
@@ -86,20 +83,54 @@ class Failure:
 
 @dataclass(frozen=True)
 class Results:
-    """All that the tables show."""
+    """All numbers of the tables; ``methods`` are labels."""
 
-    record: CompareRecord
+    contest: Contest
     methods: Sequence[str]
     tasks: Sequence[str]
+    scores: Scores
     cells: Mapping[tuple[str, str], Cell]
-    averages: Mapping[str, Spread | None]
-    differences: Sequence[Difference]
     costs: Sequence[Cost]
     failures: Sequence[Failure]
 
+    @cached_property
+    def averages(self) -> dict[str, Spread | None]:
+        """The mean over tasks of each label, where all tasks have a score."""
+        return {label: _average(self, label) for label in self.methods}
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """The reference of the contest minus each other method, on each task and on average."""
+        reference = self.contest.reference
+        if reference not in self.methods:
+            return []
+        return [
+            Difference(task, baseline, self.difference(task, reference, baseline))
+            for baseline in self.methods
+            if baseline != reference
+            for task in (*self.tasks, None)
+        ]
+
+    def difference(self, task: str | None, method: str, baseline: str) -> Spread | None:
+        """A method minus a baseline, paired by seed; on average over tasks if ``task`` is
+        ``None``.
+        """
+        mine, theirs = (self.by_seed(task, label) for label in (method, baseline))
+        return Spread.paired(mine, theirs)
+
+    def by_seed(self, task: str | None, label: str) -> Mapping[int, float]:
+        """Scores on a task; or the mean over tasks, each counting once as in the paper, for the
+        seeds that finished on all of them.
+        """
+        if task is not None:
+            return self.scores.get((task, label), {})
+        columns = [self.scores.get((name, label), {}) for name in self.tasks]
+        seeds = sorted(set(columns[0]).intersection(*columns[1:]))
+        return {seed: statistics.fmean(column[seed] for column in columns) for seed in seeds}
+
 
 def read(folder: Path) -> tuple[CompareRecord, dict[tuple[str, str, int], RunRecord]]:
-    """A comparison's record and those of its finished runs, by task, method and seed."""
+    """A comparison's record and the records of its finished runs, by task, method and seed."""
     record = load(folder)
     found = {}
     for entry in record.runs:
@@ -111,176 +142,118 @@ def read(folder: Path) -> tuple[CompareRecord, dict[tuple[str, str, int], RunRec
 
 
 def results(record: CompareRecord, runs: Runs) -> Results:
-    """Compute every number of the tables."""
-    methods = list(dict.fromkeys(entry.method for entry in record.runs))
-    tasks = [task.name for task in record.tasks]
-    scores = {
-        key: score for key, run in runs.items() if (score := _main(record, key[0], run)) is not None
+    """The numbers of a comparison and its runs."""
+    by_folder = {
+        Path(entry.folder): Run(entry.folder, Path(entry.folder), run)
+        for entry in record.runs
+        if (run := runs.get((entry.task, entry.method, entry.seed))) is not None
     }
-    by_seed = {method: _averages_by_seed(scores, method, tasks) for method in methods}
+    return summary(of_comparison(record, by_folder, Path()))
+
+
+def summary(contest: Contest) -> Results:
+    """The numbers of a contest."""
+    tasks, methods = [task.name for task in contest.tasks], list(contest.methods)
+    scores = {
+        (group.task, group.label): group.scores(contest.task(group.task))
+        for group in contest.groups
+    }
+    cells = {(task, method): Cell({}, None, 0, False) for task in tasks for method in methods}
+    for group in contest.groups:
+        cells[group.task, group.label] = _cell(group, scores[group.task, group.label])
     return Results(
-        record=record,
+        contest=contest,
         methods=methods,
         tasks=tasks,
-        cells={
-            (task, method): _cell(record, runs, task, method)
-            for task in tasks
-            for method in methods
-        },
-        averages={method: _average(scores, method, tasks, by_seed[method]) for method in methods},
-        differences=_differences(record, scores, by_seed, methods, tasks),
-        costs=[_cost(record, runs, method) for method in methods],
-        failures=_failures(record, runs),
+        scores=scores,
+        cells=cells,
+        costs=[_cost(contest, label) for label in methods],
+        failures=_failures(contest),
     )
 
 
-def _main(record: CompareRecord, task: str, run: RunRecord) -> float | None:
-    (mine,) = (each for each in record.tasks if each.name == task)
-    return score_of(run.outcome.metrics, mine.main_metrics)
+def _cell(group: RunGroup, scores: Mapping[int, float]) -> Cell:
+    values: dict[str, list[float]] = {}
+    for record in group.records:
+        for name, value in record.outcome.metrics.items():
+            score = in_percent(name, value) if is_score(name) else None
+            if score is not None and math.isfinite(score):
+                values.setdefault(name, []).append(score)
+    metrics = {
+        name: spread for name, each in values.items() if (spread := Spread.of(each)) is not None
+    }
+    failed = any(run.reason is not None for run in group.missing.values())
+    asked = len(group.runs) + len(group.missing)
+    return Cell(metrics, Spread.of(list(scores.values())), asked, failed)
 
 
-def _cell(record: CompareRecord, runs: Runs, task: str, method: str) -> Cell:
-    mine = [run for key, run in runs.items() if key[:2] == (task, method)]
-    names = dict.fromkeys(name for run in mine for name in run.outcome.metrics if _is_score(name))
-    metrics = {}
-    for name in names:
-        values = [
-            value
-            for run in mine
-            if (value := in_percent(name, run.outcome.metrics.get(name))) is not None
-        ]
-        spread = Spread.of([value for value in values if math.isfinite(value)])
-        if spread is not None:
-            metrics[name] = spread
-    main = [score for run in mine if (score := _main(record, task, run)) is not None]
-    asked = [entry for entry in record.runs if (entry.task, entry.method) == (task, method)]
-    return Cell(
-        metrics, Spread.of(main), len(asked), any(entry.error is not None for entry in asked)
-    )
-
-
-def _is_score(name: str) -> bool:
-    return name.rpartition("_")[2] in _SCORES
-
-
-def _averages_by_seed(
-    scores: Mapping[tuple[str, str, int], float], method: str, tasks: Sequence[str]
-) -> dict[int, float]:
-    """The mean over tasks, each counting once as in the paper; only for seeds that finished on all
-    of them.
-    """
-    seeds = sorted({seed for _, name, seed in scores if name == method})
-    whole = [seed for seed in seeds if all((task, method, seed) in scores for task in tasks)]
-    return {seed: statistics.fmean(scores[task, method, seed] for task in tasks) for seed in whole}
-
-
-def _average(
-    scores: Mapping[tuple[str, str, int], float],
-    method: str,
-    tasks: Sequence[str],
-    by_seed: Mapping[int, float],
-) -> Spread | None:
+def _average(found: Results, label: str) -> Spread | None:
     """The mean over tasks of their means over seeds; its deviation is over the seeds that finished
     on all tasks.
     """
-    per_task = [
-        [score for key, score in scores.items() if key[:2] == (task, method)] for task in tasks
-    ]
-    if not all(per_task):
+    cells = [found.cells[task, label].main for task in found.tasks]
+    means = [cell.mean for cell in cells if cell is not None]
+    if len(means) < len(found.tasks):
         return None
-    spread = Spread.of(list(by_seed.values()))
-    mean = statistics.fmean(statistics.fmean(values) for values in per_task)
-    return Spread(mean, spread.deviation if spread else None, spread.count if spread else 0)
-
-
-def _differences(
-    record: CompareRecord,
-    scores: Mapping[tuple[str, str, int], float],
-    by_seed: Mapping[str, Mapping[int, float]],
-    methods: Sequence[str],
-    tasks: Sequence[str],
-) -> list[Difference]:
-    reference = record.reference
-    found = []
-    for baseline in methods:
-        if baseline == reference:
-            continue
-        for task in tasks:
-            mine, theirs = (
-                {
-                    seed: score
-                    for (name, method, seed), score in scores.items()
-                    if (name, method) == (task, wanted)
-                }
-                for wanted in (reference, baseline)
-            )
-            found.append(Difference(task, baseline, Spread.paired(mine, theirs)))
-        found.append(
-            Difference(None, baseline, Spread.paired(by_seed[reference], by_seed[baseline]))
-        )
-    return found
+    spread = Spread.of(list(found.by_seed(None, label).values()))
+    mean = statistics.fmean(means)
+    return Spread(mean, spread.deviation, spread.count) if spread else Spread(mean, None, 0)
 
 
 # ---- time
 
 
-def _cost(record: CompareRecord, runs: Runs, method: str) -> Cost:
-    mine = [seconds_of(run) for key, run in runs.items() if key[1] == method]
-    choices = [choice for choice in record.choices if choice.method == method]
-    total, standard = _all_seconds(record, runs, method), _all_seconds(record, runs, STANDARD)
+def _cost(contest: Contest, label: str) -> Cost:
+    seconds = [seconds_of(run.record) for run in contest.labelled(label)]
+    per_task = list(filter(None, (_ratios(contest, task.name, label) for task in contest.tasks)))
+    whole, standard = _all_seconds(contest, label), _all_seconds(contest, STANDARD)
     return Cost(
-        method=method,
-        seconds=statistics.fmean(mine) if mine else None,
-        relative=_relative(record, runs, method),
-        tuning_seconds=_tuning_seconds(record, method),
-        relative_with_tuning=total / standard if total and standard else None,
-        candidates=max((len(choice.candidates) for choice in choices), default=0),
+        method=label,
+        seconds=statistics.fmean(seconds) if seconds else None,
+        relative=statistics.fmean(map(statistics.fmean, per_task)) if per_task else None,
+        ratios=[ratio for ratios in per_task for ratio in ratios],
+        tuning_seconds=_tuning_seconds(contest, label),
+        relative_with_tuning=whole / standard if seconds and standard else None,
+        candidates=max((len(each.candidates) for each in _choices(contest, label)), default=0),
     )
 
 
-def _relative(record: CompareRecord, runs: Runs, method: str) -> float | None:
-    per_task = []
-    for task in record.tasks:
-        ratios = [
-            seconds_of(run) / seconds_of(plain)
-            for (name, mine, seed), run in runs.items()
-            if (name, mine) == (task.name, method)
-            and (plain := runs.get((name, STANDARD, seed))) is not None
-            and seconds_of(plain) > 0
-        ]
-        if ratios:
-            per_task.append(statistics.fmean(ratios))
-    return statistics.fmean(per_task) if per_task else None
+def _ratios(contest: Contest, task: str, label: str) -> list[float]:
+    """The time of each run of a label on a task relative to Standard's with the same seed."""
+    group = next((group for group in contest.on(task) if group.label == label), None)
+    standard = contest.standard(group) if group is not None else None
+    if group is None or standard is None:
+        return []
+    both = [seed for seed in group.runs if seed in standard.runs]
+    pairs = [[seconds_of(each.runs[seed].record) for each in (group, standard)] for seed in both]
+    return [mine / other for mine, other in pairs if other > 0]
 
 
-def _tuning_seconds(record: CompareRecord, method: str) -> float:
-    mine = [choice for choice in record.choices if choice.method == method]
-    return sum(candidate.seconds or 0.0 for choice in mine for candidate in choice.candidates)
+def _tuning_seconds(contest: Contest, label: str) -> float:
+    tried = [each for choice in _choices(contest, label) for each in choice.candidates]
+    return sum(candidate.seconds or 0.0 for candidate in tried)
 
 
-def _all_seconds(record: CompareRecord, runs: Runs, method: str) -> float | None:
-    """Tuning and runs; ``None`` if the method has no run."""
-    mine = [seconds_of(run) for key, run in runs.items() if key[1] == method]
-    return _tuning_seconds(record, method) + sum(mine) if mine else None
+def _choices(contest: Contest, label: str) -> list[Choice]:
+    return [choice for choice in contest.choices if choice.method == label]
 
 
-# ---- what went wrong
+def _all_seconds(contest: Contest, label: str) -> float:
+    """The time of the tuning and the runs; 0 if the label has no run."""
+    seconds = [seconds_of(run.record) for run in contest.labelled(label)]
+    return _tuning_seconds(contest, label) + sum(seconds) if seconds else 0.0
 
 
-def _failures(record: CompareRecord, runs: Runs) -> list[Failure]:
+def _failures(contest: Contest) -> list[Failure]:
     tuned = [
         Failure(candidate.folder, candidate.error, tuning=True)
-        for choice in record.choices
+        for choice in contest.choices
         for candidate in choice.candidates
         if candidate.error is not None
     ]
     missing = [
-        Failure(entry.folder, _reason(entry), tuning=False)
-        for entry in record.runs
-        if (entry.task, entry.method, entry.seed) not in runs
+        Failure(run.name, run.reason or NOT_FINISHED, tuning=False)
+        for group in contest.groups
+        for run in group.missing.values()
     ]
     return tuned + missing
-
-
-def _reason(entry: ComparedRun) -> str:
-    return entry.error or "not finished; the same command goes on with it"

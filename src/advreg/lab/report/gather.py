@@ -1,39 +1,34 @@
-"""Finding the records that a report is drawn from: of runs and of all that is made of them, in
-files and folders.
-"""
+"""Finding the records of a report in files and folders."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from advreg.records import diagnostics as health
-from advreg.records import run as record
+from advreg.records.bench import BenchRecord
 from advreg.records.compare import COMPARE_FILE, CompareRecord
 from advreg.records.diagnostics import HealthRecord
+from advreg.records.log import LOG_SUFFIX
 from advreg.records.probe import ProbeRecord
-from advreg.records.run import RunRecord
-from advreg.records.sealed import RecordError, load_as
+from advreg.records.reading import Record, read_each
+from advreg.records.run import RECORD_FILE, RunRecord
+from advreg.records.sealed import RecordError
 from advreg.records.study import STUDY_FILE, StudyRecord
 
-PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
-_SKIPPED = (
-    "checkpoint-",
-    "model",
-    "weights",
-    "subwords",
-    ".",
-)  # beginnings of folders that hold no records
+PLAN_FILE = "plan.json"
+_SKIPPED = ("checkpoint-", "model", "weights", "subwords", ".")  # folders without records
 _NAME_PARTS = 3
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has a record; ``name`` is the end of its folder's path, which no other run has."""
+    """A run that has a record; ``name`` is the end of its folder's path, unique in a report."""
 
     name: str
     folder: Path
@@ -42,13 +37,13 @@ class Run:
 
     @property
     def is_tuning(self) -> bool:
-        """Was it trained on a part of the training data, to choose settings?"""
+        """Whether it was trained on a part of the training data, to choose settings."""
         return "held_out" in self.record.task.details
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that was begun and has no record: it is still going on, or was stopped."""
+    """A run that began and has no record: it is still running, or was stopped."""
 
     name: str
     folder: Path
@@ -58,7 +53,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that looks like a record and cannot be read, and why."""
+    """A file that looks like a record and cannot be read, and the reason."""
 
     name: str
     path: Path
@@ -67,134 +62,132 @@ class Unreadable:
 
 @dataclass
 class Gathered:
-    """All that was found."""
+    """All records."""
 
     runs: list[Run] = field(default_factory=list)
     unfinished: list[Unfinished] = field(default_factory=list)
     comparisons: dict[Path, CompareRecord] = field(default_factory=dict)  # by folder
     studies: dict[Path, StudyRecord] = field(default_factory=dict)  # by folder
     probes: list[ProbeRecord] = field(default_factory=list)
-    benches: list[Path] = field(default_factory=list)
+    benches: list[BenchRecord] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
 
+    def add(self, path: Path, record: Record) -> None:
+        """Add the record of a file."""
+        folder = path.parent
+        match record:
+            case RunRecord() if path.name.endswith(LOG_SUFFIX):
+                self.runs.append(Run(record.name, path / record.name, record))
+            case RunRecord():
+                self.runs.append(Run(short_name(folder), folder, record, _health(folder)))
+            case CompareRecord():
+                self.comparisons[folder] = record
+            case StudyRecord():
+                self.studies[folder] = record
+            case ProbeRecord():
+                self.probes.append(record)
+            case BenchRecord():
+                self.benches.append(record)
+
 
 def gather(places: Iterable[Path]) -> Gathered:
-    """Read what is at these places: folders are searched with all that is in them, files are read.
+    """Read the records at these places: files, and folders with everything below them.
 
     A record in a folder that cannot be read is noted; one that was named is an error.
     """
     found, seen = Gathered(), set[Path]()
     for place in places:
-        if place.is_dir():
-            files: Iterator[Path] = _files(place)
-        elif place.is_file():
-            files = (
-                _files(place.parent) if place.name in (COMPARE_FILE, STUDY_FILE) else iter([place])
-            )
-        else:
-            raise ValueError(
-                f"'{place}' is neither a file nor a folder; give folders of runs, or files of "
-                "records"
-            )
         before = len(seen)
-        for path in files:
-            if path.resolve() not in seen:
-                _take(path, found, seen, strict=path == place)
+        for path in _files(place):
+            if path.resolve() not in seen and _take(path, found, strict=path == place):
+                seen.add(path.resolve())
         if len(seen) == before and not any(path.is_relative_to(place.resolve()) for path in seen):
             raise ValueError(
                 f"'{place}' holds no records; give folders of runs of `advreg train`, `compare` or "
-                "`study`, or the "
-                "files of `advreg probe` and `bench`"
+                "`study`, or the files of `advreg probe` and `bench`"
             )
-    _tell_apart(found)
+    _distinguish(found)
     return found
 
 
-def _tell_apart(found: Gathered) -> None:
+def _distinguish(found: Gathered) -> None:
     """Lengthen names that repeat."""
     names = short_names(
         [*(run.folder for run in found.runs), *(run.folder for run in found.unfinished)]
     )
+    files = short_names([each.path for each in found.unreadable])
     found.runs = [replace(run, name=names[run.folder]) for run in found.runs]
     found.unfinished = [replace(run, name=names[run.folder]) for run in found.unfinished]
-    files = short_names([each.path for each in found.unreadable])
     found.unreadable = [replace(each, name=files[each.path]) for each in found.unreadable]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The JSON files below a folder, in a stable order."""
+def _files(place: Path) -> Iterator[Path]:
+    """A file itself; of a folder, and around the record of a comparison or study, all files that
+    may be records, in a stable order.
+    """
+    if place.is_file() and place.name not in (COMPARE_FILE, STUDY_FILE):
+        yield place
+    elif not place.exists():
+        raise ValueError(
+            f"'{place}' is neither a file nor a folder; give folders of runs, or files of records"
+        )
+    else:
+        yield from _below(place if place.is_dir() else place.parent)
+
+
+def _below(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(_SKIPPED))
-        yield from (
-            Path(here) / name
-            for name in sorted(names)
-            if name.endswith(".json") and not name.startswith(".")
-        )
+        for name in sorted(names):
+            if name.endswith((".json", LOG_SUFFIX)) and not name.startswith("."):
+                yield Path(here) / name
 
 
-def _take(path: Path, found: Gathered, seen: set[Path], strict: bool) -> None:
-    """Read a file if it is a record of a known kind, and put it where it belongs."""
-    try:
-        kind = _kind(path)
-        if kind == "run":
-            run = record.load(path)
-            found.runs.append(
-                Run(short_name(path.parent), path.parent, run, health.load(path.parent))
-            )
-        elif kind == "compare":
-            found.comparisons[path.parent] = load_as(path, CompareRecord)
-        elif kind == "study":
-            found.studies[path.parent] = load_as(path, StudyRecord)
-        elif kind == "probe":
-            found.probes.append(load_as(path, ProbeRecord))
-        elif kind == "bench":
-            found.benches.append(path)
-        elif kind == "plan":
-            found.unfinished.append(_unfinished(path))
-        elif strict:
-            remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
-            raise RecordError("is not a record", remedy, path=path)
-        else:
-            return
-    except RecordError as error:
-        if strict:
-            raise
-        found.unreadable.append(
-            Unreadable(short_name(path), path, f"{error.field or ''} {error.problem}".strip())
-        )
-    seen.add(path.resolve())
-
-
-def _kind(path: Path) -> str | None:
-    """Of which kind a file is; ``None`` if it is no record."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
-        if path.name in (RECORD_FILE, COMPARE_FILE, STUDY_FILE):
-            raise RecordError(f"is not valid JSON ({error})", "repeat the run", path=path) from None
-        return None
+def _take(path: Path, found: Gathered, strict: bool) -> bool:
+    """Read what a file holds; whether it holds any record."""
     if path.name == PLAN_FILE:
-        is_plan = isinstance(content, dict) and "method" in content
-        return "plan" if is_plan and not (path.parent / RECORD_FILE).is_file() else None
-    if not isinstance(content, dict) or "checksum" not in content:
-        return "run" if path.name == RECORD_FILE else None
-    kind = content.get("kind", "run" if "outcome" in content else None)
-    return str(kind) if kind in ("run", "compare", "study", "probe", "bench") else None
+        return _take_plan(path, found)
+    read = list(read_each(path))
+    for record in read:
+        if not isinstance(record, RecordError):
+            found.add(path, record)
+        elif strict:
+            raise record
+        else:
+            reason = f"{record.field or ''} {record.problem}".strip()
+            found.unreadable.append(Unreadable(short_name(path), path, reason))
+    if strict and not read:
+        remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
+        raise RecordError("is not a record", remedy, path=path)
+    return bool(read)
 
 
-def _unfinished(path: Path) -> Unfinished:
-    facts: dict[str, Any] = json.loads(path.read_bytes())
-    seed, folder = facts.get("seed"), path.parent
-    return Unfinished(
-        short_name(folder), folder, str(facts["method"]), seed if isinstance(seed, int) else None
-    )
+def _take_plan(path: Path, found: Gathered) -> bool:
+    """Note a run that has a plan and no record."""
+    folder = path.parent
+    plan: Any = None
+    with suppress(ValueError, OSError):
+        plan = json.loads(path.read_bytes())
+    is_waiting = isinstance(plan, dict) and "method" in plan
+    if not is_waiting or (folder / RECORD_FILE).is_file():
+        return False
+    seed = plan.get("seed") if isinstance(plan.get("seed"), int) else None
+    found.unfinished.append(Unfinished(short_name(folder), folder, str(plan["method"]), seed))
+    return True
+
+
+def _health(folder: Path) -> HealthRecord | None:
+    """The diagnostics of a run; a damaged file is noted when its folder is searched."""
+    with suppress(RecordError):
+        return health.load(folder)
+    return None
 
 
 def short_name(path: Path, parts: int = _NAME_PARTS) -> str:
-    """The end of a path, which a page may show: nothing of the machine is in it.
+    """The end of a path, which a page may show: it names no folder of the user's.
 
     Example:
         >>> short_name(Path("/home/somebody/runs/compare/rte/arch/seed-0"))
@@ -204,8 +197,7 @@ def short_name(path: Path, parts: int = _NAME_PARTS) -> str:
 
 
 def short_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """The short name of each path; those that would have the same are longer by what tells them
-    apart.
+    """The short name of each path; names that would be equal are longer.
 
     Example:
         >>> names = ("a/rte/arch/0", "b/rte/arch/0", "b/rte/smart/0")

@@ -1,25 +1,25 @@
-"""A study as numbers and tables: what the values of its runs come to. All scores are in percent."""
+"""A study as numbers and tables. All scores are out of 100."""
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advreg.lab.report.labels import method_name, metric_name, over_seeds, task_name
-from advreg.lab.report.render import (
-    Sheet,
-    best_places,
+from advreg.lab.report.labels import (
+    NOT_FINISHED,
     difference_text,
     is_percentage,
-    markdown_table,
+    method_name,
+    metric_name,
     number_text,
+    over_seeds,
     shortened,
     spread_text,
+    task_name,
 )
 from advreg.lab.report.statistics import Spread
+from advreg.lab.report.tables import Cell, Table, best_cells, csv_text, markdown
 from advreg.records.compare import ComparedTask
 from advreg.records.study import Panel, StudiedVariant, StudyRecord
 
@@ -29,14 +29,14 @@ class Mark:
     """A point of a panel, or a baseline.
 
     Args:
-        label: what stands below it.
+        label: its text on the axis.
         method: its method.
-        spread: of the scores over the seeds that finished; none did: ``None``.
+        spread: of the scores over the seeds that finished; ``None`` if none did.
         seconds: training of one run, mean over seeds.
-        asked: how many seeds were to be trained.
-        failed: did a run fail?
-        usual: are these the default settings?
-        difference: from the default settings, paired by seed; of themselves none.
+        asked: the number of seeds that were asked for.
+        failed: whether a run failed.
+        usual: whether these are the default settings.
+        difference: from the default settings, paired by seed; ``None`` for these themselves.
     """
 
     label: str
@@ -51,9 +51,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that tables and picture show: the marks of each panel, and the baselines, which hold for
-    all of them.
-    """
+    """The marks of each panel, and the baselines of all panels."""
 
     record: StudyRecord
     panels: Sequence[tuple[Panel, Sequence[Mark]]]
@@ -63,22 +61,19 @@ class Findings:
 def findings(record: StudyRecord) -> Findings:
     """Compute every number."""
     variants = {variant.name: variant for variant in record.variants}
-    usual = next(
-        (each for each in record.variants if each.method == record.method and not each.changes),
-        None,
-    )
+    defaults = [each for each in record.variants if not each.changes]
+    usual = next((each for each in defaults if each.method == record.method), None)
     panels = [
         (panel, [_mark(point.label, variants[point.variant], usual) for point in panel.points])
         for panel in record.panels
     ]
     lines = [variants[name] for name in record.baselines]
-    return Findings(
-        record, panels, [_mark(method_name(variant.method), variant, usual) for variant in lines]
-    )
+    baselines = [_mark(method_name(variant.method), variant, usual) for variant in lines]
+    return Findings(record, panels, baselines)
 
 
 def scores_by_seed(variant: StudiedVariant) -> dict[int, float]:
-    """Of the runs that finished."""
+    """The scores of the runs that finished."""
     return {run.seed: run.score for run in variant.runs if run.score is not None}
 
 
@@ -87,6 +82,7 @@ def _mark(label: str, variant: StudiedVariant, usual: StudiedVariant | None) -> 
     seconds = [
         run.seconds for run in variant.runs if run.score is not None and run.seconds is not None
     ]
+    is_other = usual is not None and usual is not variant
     return Mark(
         label=label,
         method=variant.method,
@@ -95,16 +91,14 @@ def _mark(label: str, variant: StudiedVariant, usual: StudiedVariant | None) -> 
         asked=len(variant.runs),
         failed=any(run.error is not None for run in variant.runs),
         usual=not variant.changes,
-        difference=None
-        if usual in (None, variant)
-        else Spread.paired(scores, scores_by_seed(usual)),
+        difference=Spread.paired(scores, scores_by_seed(usual)) if usual and is_other else None,
     )
 
 
 def failures(record: StudyRecord) -> list[str]:
-    """Runs without a result, and why."""
+    """Runs without a result, and the reasons."""
     return [
-        f"{run.folder}: {shortened(run.error or 'not finished; the same command goes on with it')}"
+        f"{run.folder}: {shortened(run.error or NOT_FINISHED)}"
         for variant in record.variants
         for run in variant.runs
         if run.score is None
@@ -114,79 +108,80 @@ def failures(record: StudyRecord) -> list[str]:
 # ---- tables
 
 
-def sheets(found: Findings) -> list[Sheet]:
+def tables(found: Findings) -> list[Table]:
     """A table for each panel, with the baselines below."""
-    return [_sheet(found, panel, marks) for panel, marks in found.panels]
+    return [_table(found, panel, marks) for panel, marks in found.panels]
 
 
-def _sheet(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Sheet:
-    record = found.record
-    rows = [*marks, *found.baselines]
+def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
+    record, shown = found.record, [*marks, *found.baselines]
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
-    task = task_name(record.task.name, record.task.title)
+    texts = [spread_text(mark.spread, mark.asked, mark.failed) for mark in shown]
+    scores = best_cells(texts, [mark.spread for mark in marks])
+    seconds = [number_text(mark.seconds, 1) for mark in shown]
+    rows: list[list[Cell | str]] = [list(row) for row in zip(names, scores, seconds, strict=True)]
+    header = ["", "score", "s per run"]
     caption = (
-        f"{panel.name}: {panel.title}. {method_name(record.method)} on {task}, "
+        f"{panel.name}: {panel.title}. {title(record)}, "
         f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, "
         f"{over_seeds(len(record.seeds))}. The best point is bold."
     )
-    header = ["", "score", "s per run"]
-    scores = [spread_text(mark.spread, mark.asked, mark.failed) for mark in rows]
-    columns = [names, scores, [number_text(mark.seconds, 1) for mark in rows]]
-    if any(mark.difference is not None for mark in rows):
+    if any(mark.difference is not None for mark in shown):
         header.append("minus default")
-        columns.append([difference_text(mark.difference) for mark in rows])
+        for row, mark in zip(rows, shown, strict=True):
+            row.append(difference_text(mark.difference))
         caption += (
             " Minus default: paired by seed, with the 95 % confidence interval of the mean "
             "(Student's t)."
         )
-    return Sheet(
-        caption,
-        header,
-        [list(row) for row in zip(*columns, strict=True)],
-        frozenset((row, 1) for row in best_places([mark.spread for mark in marks])),
-    )
+    return Table(caption, header, rows)
+
+
+def title(record: StudyRecord) -> str:
+    """The method and the task."""
+    return f"{method_name(record.method)} on {task_name(record.task.name, record.task.title)}"
 
 
 def measure(task: ComparedTask) -> str:
-    """What a task is judged by, and on which set."""
+    """The metrics of a task's score, and the set they are taken on."""
     return f"{' and '.join(map(metric_name, task.main_metrics))} on {task.scored_on}"
 
 
 def notes(record: StudyRecord) -> list[str]:
-    """What a reader must know beside the numbers."""
+    """Caveats for the reader, then the runs without a result."""
     return remarks(record) + [f"no result: {text}" for text in failures(record)]
 
 
 def remarks(record: StudyRecord) -> list[str]:
-    """The same, without the runs that have no result."""
-    unfinished = f"the study is {record.status}: numbers are those of the runs that finished"
+    """Caveats for the reader."""
+    unfinished = f"the study is {record.status}: numbers cover the runs that finished"
     return [*record.notes, *([] if record.status == "finished" else [unfinished])]
 
 
 def to_markdown(found: Findings) -> str:
     """A part of a page: a table for each panel, and notes."""
-    parts = [f"{sheet.caption}\n\n{markdown_table(sheet)}" for sheet in sheets(found)]
+    parts = [f"{table.caption}\n\n{markdown(table)}" for table in tables(found)]
     if told := notes(found.record):
         parts.append("Notes:\n\n" + "\n".join(f"- {line}" for line in told))
     return "\n\n".join(parts) + "\n"
 
 
 def to_csv(found: Findings) -> str:
-    """Every run's value, a line for each point and seed."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["study", "point", "method", "variant", "seed", "score", "seconds"])
-    variants = {variant.name: variant for variant in found.record.variants}
+    """The value of every run, a line for each point and seed."""
+    record = found.record
+    variants = {variant.name: variant for variant in record.variants}
     places = [
         (panel.name, point.label, point.variant)
-        for panel in found.record.panels
+        for panel in record.panels
         for point in panel.points
     ]
-    places += [("baseline", variants[name].method, name) for name in found.record.baselines]
-    for study, label, name in places:
-        for run in variants[name].runs:
-            writer.writerow(
-                [study, label, variants[name].method, name, run.seed, run.score, run.seconds]
-            )
-    return out.getvalue()
+    places += [("baseline", variants[name].method, name) for name in record.baselines]
+    return csv_text(
+        ["study", "point", "method", "variant", "seed", "score", "seconds"],
+        (
+            [study, label, variants[name].method, name, run.seed, run.score, run.seconds]
+            for study, label, name in places
+            for run in variants[name].runs
+        ),
+    )

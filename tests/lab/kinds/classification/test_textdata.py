@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -283,6 +284,32 @@ def test_of_scores_a_share_of_all_is_held_out_and_another_seed_draws_others() ->
     assert part.dev != data.held_out(0.2, seed=1).dev
     assert not {example.text for example in part.dev} & {example.text for example in part.train}
     assert "dev" not in {example.text for example in part.dev}
+
+
+@given(text_data(), st.data())
+def test_a_number_of_rows_is_held_out_exactly_and_spread_over_the_classes(
+    data: TextData, draw: st.DataObject
+) -> None:
+    counts = Counter(example.label for example in data.train)
+    most = len(data.train) - len(counts)
+    if most < 1:
+        with pytest.raises(DataError, match="rows must be between 1 and 0"):
+            data.held_out(0.1, 0, rows=1)
+        return
+    rows = draw.draw(st.integers(1, most))
+    part = data.held_out(0.1, 3, rows=rows)
+    assert part == data.held_out(0.9, 3, rows=rows)
+    assert (len(part.dev), len(part.train)) == (rows, len(data.train) - rows)
+    held = Counter(example.label for example in part.dev)
+    for label, count in counts.items():
+        assert abs(held[label] - rows * (count - 1) / most) < 1
+    assert part.details["held_out"] == {"rows": rows, "seed": 3, "of": len(data.train)}
+
+
+@pytest.mark.parametrize("rows", [0, 2, -1])
+def test_rows_that_cannot_be_held_out_are_refused(rows: int) -> None:
+    with pytest.raises(DataError, match=f"films: rows must be between 1 and 1, .* got {rows}"):
+        make_text_data("films", FEW, FEW, ["bad", "good"]).held_out(0.5, 0, rows)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])

@@ -19,6 +19,8 @@ from advreg.lab.kinds.classification.job import ClassificationJob
 from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.kinds.classification.textdata import TextData
 from advreg.lab.kinds.classification.workload import training_fields
+from advreg.lab.kinds.items import Items
+from advreg.lab.kinds.registry import KINDS
 from advreg.lab.runs.run import Plan, run
 from advreg.lab.runs.settings import SettingsError, TrainSettings
 from advreg.lab.runs.workloads import load_workload
@@ -559,6 +561,12 @@ def test_the_scores_of_a_named_task_are_those_of_the_saved_model(
         for name in set(data.metrics) & references.keys():
             expected = references[name](outputs, [example.label for example in examples])
             assert record.outcome.metrics[f"{prefix}{name}"] == pytest.approx(expected, abs=1e-5)
+    items = Items.load(tmp_path / "standard-seed3")
+    sets = {"train": len(data.train), **items.sizes}
+    assert (items.fingerprint, sets) == (record.task.fingerprint, record.task.sizes)
+    names = [name for name in record.outcome.metrics if not name.endswith("loss")]
+    scored = {name: record.outcome.metrics[name] for name in names}
+    assert KINDS[items.kind].rescore(items, names, {}) == pytest.approx(scored, rel=1e-12)
 
 
 def test_a_held_out_part_of_a_named_task_is_trained_like_the_task(

@@ -62,7 +62,7 @@ def test_text_with_further_columns_is_left_to_classification(
 def test_columns_that_cannot_be_guessed_or_are_missing_are_named() -> None:
     table = Table(Path("a.csv"), ("question", "reply"), ())
     with pytest.raises(
-        DataError, match="a.csv: must have a column messages.*got 'question', 'reply'; name them"
+        DataError, match=r"a.csv: must have a column messages.*got 'question', 'reply'; name them"
     ):
         find_form(table, {})
     with pytest.raises(

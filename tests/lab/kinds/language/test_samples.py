@@ -93,7 +93,7 @@ def test_samples_of_a_prompt_are_held_out_together(rows: int, seed: int) -> None
 
 
 def test_one_prompt_alone_cannot_be_divided(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="a: must have samples of two prompts, .* got 2 samples"):
+    with pytest.raises(DataError, match=r"a: must have samples of two prompts, .* got 2 samples"):
         load_files({"train": write_lines(tmp_path / "a.jsonl", ROWS[:2])}, {})
 
 

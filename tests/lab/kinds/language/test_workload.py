@@ -24,7 +24,7 @@ from advreg.lab.runs.run import Plan, run
 from advreg.lab.runs.workloads import load_workload
 from advreg.records import run as records
 from ends import differences
-from tiny_language import language_folder, questions, write_lines
+from tiny_language import byte_tokenizer, language_folder, questions, write_lines
 from tiny_models import tiny
 
 STEPS = 6
@@ -81,9 +81,9 @@ def test_a_run_leaves_scores_items_answers_and_a_model(
     items = Items.load(folder)
     assert (items.kind, items.main, items.sizes) == ("language", "test", {"dev": 4, "test": 10})
     assert KINDS["language"].rescore(items, list(metrics), {}) == pytest.approx(metrics)
-    answers = [json.loads(line) for line in (folder / "test.answers.jsonl").open()]
-    asked = [json.loads(line)["prompt"] for line in Path(str(settings.test)).open()]
-    assert [line["prompt"] for line in answers] == asked
+    files = (folder / "test.answers.jsonl", Path(str(settings.test)))
+    lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in files]
+    assert [line["prompt"] for line in lines[0]] == [line["prompt"] for line in lines[1]]
     trained = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert trained.config.use_cache
     assert record.task.sizes == {"train": 16, "dev": 4, "test": 10}
@@ -197,14 +197,17 @@ def test_long_samples_are_cut_in_training_only(settings: LanguageSettings, tmp_p
 
 
 def test_what_the_model_has_no_positions_for_is_cut_and_said(
-    settings: LanguageSettings, home: Path, tmp_path: Path
+    settings: LanguageSettings, tmp_path: Path
 ) -> None:
-    short = language_folder(tmp_path / "short", max_position_embeddings=50)
+    tiny("gpt2-lm", vocab_size=259, n_positions=50).save_pretrained(tmp_path / "short")
+    byte_tokenizer().save_pretrained(tmp_path / "short")
     said: list[str] = []
-    job = build(replace(settings, model=str(short)), tmp_path, said)
+    short = replace(settings, model=str(tmp_path / "short"), epochs=1)
+    job = build(short, tmp_path, said)
     count = job.details["cut"]["test"]
     assert count > 0
-    assert any(f"{count} rows of test are longer than the model's 50 positions" in s for s in said)
+    assert carry_out(short, tmp_path / "run").outcome.status == "finished"  # generates, too
+    assert any(f"{count} rows of test are longer than the model's 48 positions" in s for s in said)
 
 
 def test_plain_text_is_scored_by_every_token(settings: LanguageSettings, tmp_path: Path) -> None:
@@ -221,11 +224,9 @@ def test_plain_text_is_scored_by_every_token(settings: LanguageSettings, tmp_pat
 def test_a_model_that_is_no_causal_language_model_is_refused(
     settings: LanguageSettings, home: Path, tmp_path: Path
 ) -> None:
-    from tiny_language import byte_tokenizer
-
     tiny("bert").save_pretrained(tmp_path / "bert")
     byte_tokenizer().save_pretrained(tmp_path / "bert")
     with pytest.raises(ModelError, match="must be a causal language model, got Bert"):
         build(replace(settings, model=str(tmp_path / "bert")), tmp_path)
-    with pytest.raises(ModelError, match="lora_targets must name modules of .*, got query"):
+    with pytest.raises(ModelError, match=r"lora_targets must name modules of .*, got query"):
         build(replace(settings, lora=2, lora_targets=("query",)), tmp_path)

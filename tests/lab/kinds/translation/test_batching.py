@@ -15,7 +15,7 @@ from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
 from advreg import Arch
 from advreg.hf.checkpoint.state import last_whole_checkpoint
-from advreg.hf.data import IdCollator, Identified, Numbered
+from advreg.hf.data import IdCollator, Identified, Picked
 from advreg.hf.patches.mask_sync import PADDED
 from advreg.hf.view.head import IGNORED
 from advreg.hf.view.inputs import SAMPLE_ID
@@ -73,7 +73,10 @@ def test_a_batch_is_padded_on_the_right_and_the_decoder_reads_what_came_before()
 @given(st.lists(st.integers(0, 39), min_size=1, max_size=12), st.sampled_from([1, 4]))
 def test_pairs_that_are_gathered_make_the_same_batch(indices: list[int], multiple: int) -> None:
     pairs, collate = some_pairs(40), PairCollator(PAD, START, multiple)
-    expected, found = collate([pairs[index] for index in indices]), collate(pairs.gathered(indices))
+    expected, found = (
+        collate([pairs[index] for index in indices]),
+        collate(pairs.__getitems__(indices)),
+    )
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
@@ -86,7 +89,7 @@ def test_a_loader_gathers_pairs_and_their_ids() -> None:
     for number, batch in enumerate(
         DataLoader(Identified(pairs), batch_sampler=rows, collate_fn=collate)
     ):
-        expected = collate([Numbered(pairs[index], index) for index in rows[number]])
+        expected = collate(Picked([pairs[index] for index in rows[number]], rows[number]))
         assert batch["sample_id"].tolist() == rows[number]
         assert batch.keys() == expected.keys()
         assert batch[PADDED] == expected[PADDED]
@@ -100,10 +103,11 @@ def test_a_collator_that_knows_nothing_of_gathered_pairs_gets_them_one_by_one() 
     loader = DataLoader(
         Identified(some_pairs(6)),
         batch_sampler=[[4, 2]],
-        collate_fn=IdCollator(lambda rows: collate(rows)),
+        collate_fn=IdCollator(lambda rows: collate(list(rows))),
     )
     (batch,) = loader
-    expected = IdCollator(collate)([Numbered(some_pairs(6)[index], index) for index in (4, 2)])
+    pairs = [some_pairs(6)[index] for index in (4, 2)]
+    expected = IdCollator(collate)(Picked(pairs, [4, 2]))
     assert torch.equal(batch["input_ids"], expected["input_ids"])
     assert batch["sample_id"].tolist() == [4, 2]
 
@@ -299,9 +303,9 @@ class _Garbage:
 class _CollectingPairs(Pairs):
     """Whoever makes a batch of them looks for garbage."""
 
-    def gathered(self, indices: Any) -> Any:
+    def __getitems__(self, indices: Any) -> Any:
         gc.collect()
-        return super().gathered(indices)
+        return super().__getitems__(indices)
 
 
 def test_a_worker_does_not_free_what_it_inherited_from_the_training(tmp_path: Path) -> None:

@@ -217,6 +217,14 @@ def test_test_sets_are_left_out_of_what_is_tuned_on_and_another_seed_holds_other
     assert whole.held_out(0.1, 0).splits["valid"] != whole.held_out(0.1, 1).splits["valid"]
 
 
+def test_a_number_of_pairs_is_held_out_though_the_validation_set_has_fewer() -> None:
+    part = corpus(40, 5).held_out(0.1, 0, rows=12)
+    assert {name: len(text) for name, text in part.splits.items()} == {"train": 28, "valid": 12}
+    assert part.details["held_out"] == {"rows": 12, "seed": 0, "of": 40}
+    with pytest.raises(DataError, match="toy: rows must be at least 1 and leave one pair, got 40"):
+        corpus(40, 5).held_out(0.1, 0, rows=40)
+
+
 @pytest.mark.parametrize(("train", "share"), [(4, 0.1), (1, 0.9)])
 def test_too_few_pairs_to_hold_any_out_are_refused(train: int, share: float) -> None:
     with pytest.raises(

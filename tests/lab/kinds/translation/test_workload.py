@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from advreg.hf.guards.nonfinite import NonFiniteLossError
+from advreg.lab.kinds.items import Items
+from advreg.lab.kinds.registry import KINDS
 from advreg.lab.kinds.translation import workload
 from advreg.lab.kinds.translation.bleu import score
 from advreg.lab.kinds.translation.job import TranslationJob, TranslationTrainer
@@ -153,6 +155,12 @@ def test_a_run_leaves_a_record_a_model_and_its_translations(
     assert again.translate(read_lines(numbers / f"test.{SOURCE}")) == translations
     scores = score(translations, read_lines(numbers / f"test.{TARGET}"), tokenised=True)
     assert outcome.metrics["tokenised_bleu"] == pytest.approx(scores.tokenised_bleu)
+    items = Items.load(folder)
+    assert (items.main, items.sizes) == ("test", {"valid": 10, "test": 10})
+    names = [name for name in outcome.metrics if name.endswith("bleu")]
+    assert len(names) == 4
+    metrics = {name: outcome.metrics[name] for name in names}
+    assert KINDS[items.kind].rescore(items, names, {}) == pytest.approx(metrics, rel=1e-12)
     assert Subwords.load(folder.parent / "subwords").source.proto == again.subwords.source.proto
 
 

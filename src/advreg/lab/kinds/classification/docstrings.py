@@ -1,6 +1,6 @@
 """A real task that needs no download: which package of the standard library is a sentence from?
 
-The sentences are those of the docstrings in the running interpreter's own library, read from the
+The sentences come from the docstrings of the running interpreter's own library, read from the
 source files with `ast`; nothing is imported. The classes are its largest packages, and whole
 *files* are held out, so that a model is measured on modules it has never read. The training split
 is small on purpose: regularisation has something to do.
@@ -45,11 +45,11 @@ def load_docstrings(
     *,
     stdlib: Path | None = None,
 ) -> TextData:
-    """Sentences of the largest packages, at most so many of each class; `seed` picks held-out files
+    """Sentences of the largest packages, up to a number of each class; `seed` picks held-out files
     and sentences.
 
-    Of two sizes with one seed the larger split holds the smaller, and the size of one split leaves
-    the other as it is. `stdlib` is the library to read, by default the running interpreter's.
+    With one seed, a larger split holds a smaller one, and the size of one split does not affect
+    the other. `stdlib` is the library to read, by default the running interpreter's.
     """
     for name, value in (("train_per_class", train_per_class), ("dev_per_class", dev_per_class)):
         if value < 1:
@@ -106,7 +106,7 @@ def _packages(root: Path) -> tuple[_Package, ...]:
 
 
 def _is_large(files: _Files) -> bool:
-    """Are there enough files to hold some out, and sentences in more than one of them?"""
+    """Whether there are enough files to hold some out, and sentences in more than one of them."""
     sizes = sorted(map(len, files))
     return len(sizes) >= MIN_FILES and sum(sizes[:-1]) >= MIN_SENTENCES_BESIDES_THE_LARGEST_FILE
 

@@ -1,4 +1,4 @@
-"""What a frozen encoder makes of a text: the vector that a prediction head reads."""
+"""The features of a text from a frozen encoder: the vector that a prediction head reads."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def frozen_features(
     dropout.
 
     Args:
-        model: a model with a head, of which only the encoder is asked.
+        model: a model with a head; only its encoder is used.
         samples: token ids, with or without labels.
         collator: makes a batch of samples.
-        batch_size: samples at once, those of like length together.
+        batch_size: samples at once, grouped by length.
         advance: called with the number of samples done.
         pooling: what stands for a text: what its own head reads, or the mean of its tokens, which
             suits encoders of sentences.
@@ -88,6 +88,6 @@ def representation(output: Any, mask: Tensor, config: Any) -> Tensor:
 
 
 def _reads_forward_only(config: Any) -> bool:
-    """Is it a decoder, such as GPT-2 or Llama?"""
+    """Whether the model is a decoder, such as GPT-2 or Llama."""
     causal = {"gpt2", "llama", "qwen2", "qwen3", "mistral", "gpt_neox", "opt", "gemma", "phi"}
     return bool(getattr(config, "is_decoder", False)) or config.model_type in causal

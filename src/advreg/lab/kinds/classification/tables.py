@@ -3,11 +3,11 @@
 Columns, where they are not named, are guessed by name, in this order and regardless of case:
 
 * label: the first of `LABEL_NAMES` there is;
-* text and pair: the first of `PAIRED_NAMES` of which both are there; else the first of
+* text and pair: the first of `PAIRED_NAMES` with both columns in the table; else the first of
   `TEXT_NAMES`, with the first of `PAIR_NAMES` as its pair if there is one; else, in a table of two
   columns, the one that is not the label. A pair is guessed only where the text is guessed too.
 
-The task is told from the labels of both files together:
+The labels of both files together decide the task:
 
 * names (nothing that reads as a number; true and false are names) are classes, in alphabetical
   order;

@@ -66,7 +66,7 @@ def _task(
     hub: tuple[str, str | None] | None = None,
     splits: Mapping[str, str] | None = None,
 ) -> TaskSpec:
-    """A task with splits of its own, on the hub one of GLUE unless told; its first split but
+    """A task with splits of its own, by default one of GLUE on the hub; its first split but
     `train` is `dev`.
     """
     path, config = hub or ("nyu-mll/glue", name)
@@ -111,8 +111,8 @@ def _anli_round(number: int, *sizes: int) -> TaskSpec:
 
 
 def _anli() -> TaskSpec:
-    """All rounds together, after training on all the NLI sets there are; `accuracy` is that of all
-    dev sets in one.
+    """All rounds together, after training on all the NLI sets there are; `accuracy` is taken on
+    all dev sets together.
     """
     rounds = ("anli_r1", "anli_r2", "anli_r3")
     evaluations = {"all_dev": tuple(f"{name}/dev" for name in rounds)}

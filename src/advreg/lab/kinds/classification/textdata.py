@@ -42,7 +42,7 @@ class TextData:
         evaluations: further sets to evaluate on, by name.
         metrics: names of the scores (see `metrics.METRICS`); empty: the usual ones of the kind of
             task.
-        notes: what a user should be told of the data.
+        notes: what a user should know of the data.
         details: what the record should say of the data.
     """
 
@@ -57,7 +57,7 @@ class TextData:
 
     @property
     def is_regression(self) -> bool:
-        """Are the labels scores rather than class numbers?"""
+        """Whether the labels are scores rather than class numbers."""
         return self.labels is None
 
     @property
@@ -67,7 +67,7 @@ class TextData:
 
     @property
     def has_pairs(self) -> bool:
-        """Does every example hold two texts?"""
+        """Whether every example holds two texts."""
         return self.train[0].pair is not None
 
     def fingerprint(self) -> str:
@@ -211,13 +211,7 @@ def make_text_data(
             )
         check_examples(examples, data.labels, source, blank_texts=blank_texts)
     for source, examples in others.items():
-        if data.has_pairs != (examples[0].pair is not None):
-            raise DataError(
-                f"{train_source} and {source} must both hold pairs or both single texts, got one "
-                "of each"
-            )
-        if data.labels is not None:
-            _check_classes(data.train, examples, data.labels, train_source, source)
+        _check_alike(data, examples, train_source, source)
     if data.labels is not None:
         return data
     scored = {key: _scored(examples) for key, examples in further.items()}
@@ -283,19 +277,19 @@ def _check_labels(labels: tuple[str, ...] | None, source: str) -> None:
         )
 
 
-def _check_classes(
-    train: Sequence[Example],
-    others: Sequence[Example],
-    labels: Sequence[str],
-    train_source: str,
-    source: str,
-) -> None:
-    known = {example.label for example in train}
-    for row, example in enumerate(others, start=1):
+def _check_alike(data: TextData, others: Sequence[Example], train_source: str, source: str) -> None:
+    """The examples must be pairs if the training examples are, and have no other classes."""
+    if data.has_pairs != (others[0].pair is not None):
+        raise DataError(
+            f"{train_source} and {source} must both hold pairs or both single texts, got one of "
+            "each"
+        )
+    known = {example.label for example in data.train}
+    for row, example in enumerate(others if data.labels is not None else (), start=1):
         if example.label not in known:
+            name = (data.labels or ())[int(example.label)]
             raise DataError(
-                f"{source}: every class must occur in {train_source}, got "
-                f"{labels[int(example.label)]!r} "
+                f"{source}: every class must occur in {train_source}, got {name!r} "
                 f"(example {row}), which does not; drop its rows or add training examples of it"
             )
 

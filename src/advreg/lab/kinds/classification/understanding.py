@@ -82,7 +82,7 @@ def _tasks_folder(folder: Path | None) -> Path | None:
 
 
 def _training_parts(spec: TaskSpec, reader: _Reader) -> list[str]:
-    """The training splits to use; what is missing of those that may be is noted."""
+    """The training splits to use; a split that may be missing and is, is noted."""
     if not spec.take_what_there_is:
         return list(spec.train)
     there = [part for part in spec.train if reader.has(part)]
@@ -193,7 +193,7 @@ def _kind(spec: TaskSpec) -> str:
 
 
 def _label(spec: TaskSpec, value: object, place: str) -> int | float:
-    """A class number or a score; -1 stands for none."""
+    """A class number or a score; -1 means no label."""
     if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
         if spec.labels is None:
             return float(value)

@@ -47,6 +47,8 @@ class LanguageJob(Job):
         generates: generate an answer to each sample's prompt and score it by BLEU?
         pattern: finds the part of an answer that must match, for exact match.
         answer_length: most tokens of an answer.
+        positions: tokens that the model takes; the beginning of a prompt that leaves no room for an
+            answer is left out.
     """
 
     tokenizer: Any
@@ -57,6 +59,7 @@ class LanguageJob(Job):
     generates: bool = False
     pattern: str | None = None
     answer_length: int = 256
+    positions: int | None = None
     found: dict[str, Columns] = field(default_factory=dict)
 
     def trainer(self) -> LanguageTrainer:
@@ -103,7 +106,8 @@ class LanguageJob(Job):
         if not self.generates:
             return {}
         samples, encoder = self.sets[name].samples, Encoder(self.tokenizer)
-        prompts = [encoder.prompt_ids(sample) for sample in samples]
+        room = None if self.positions is None else max(1, self.positions - self.answer_length)
+        prompts = [encoder.prompt_ids(sample)[-(room or 0) :] for sample in samples]
         answers = self.scorer(model).generate(prompts, self.answer_length, progress)
         references = [sample.answers for sample in samples]
         found: Columns = {"bleu": bleu_counts(answers, references)}

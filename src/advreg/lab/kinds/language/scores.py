@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from advreg.core.progress import Progress, counting
-from advreg.hf.patches.compile_layers import not_compiled
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.items import Items
@@ -111,12 +110,12 @@ class Scorer:
 
 
 class _Evaluating(AbstractContextManager[None]):
-    """Without gradients, dropout or compiled layers; in bfloat16 where training is."""
+    """Without gradients or dropout; in bfloat16 where training is."""
 
     def __init__(self, model: Any, is_bf16: bool) -> None:
         self.model, self.was_training = model, model.training
         precise = torch.autocast(model.device.type, torch.bfloat16) if is_bf16 else nullcontext()
-        self.inner = (torch.inference_mode(), not_compiled(), precise)
+        self.inner = (torch.inference_mode(), precise)
 
     def __enter__(self) -> None:
         self.model.eval()

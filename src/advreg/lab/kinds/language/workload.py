@@ -76,7 +76,7 @@ class LanguageTexts(Workload):
         encoder = Encoder(prepared_tokenizer(tokenizer))
         model = load_model(settings, plan.seed)
         find_sites(model, settings.site)
-        positions = Limits.of(model).positions
+        positions = _positions(model, settings.round_lengths)
         longest = min(settings.max_length, positions or settings.max_length)
         train = encoder.encode(self.data.splits[TRAIN], longest, cuts=True)
         sets = self._sets(settings, encoder, positions, notice)
@@ -101,6 +101,7 @@ class LanguageTexts(Workload):
             generates=self._generates(settings),
             pattern=settings.pattern,
             answer_length=settings.answer_length,
+            positions=positions,
             precision=settings.precision,
             site=settings.site,
             compile_layers=bool(settings.compile_layers),
@@ -181,6 +182,12 @@ def load_model(settings: LanguageSettings, seed: int) -> Any:
     model.config.use_cache = False
     transformers.set_seed(seed)
     return _with_adapters(model, settings) if settings.lora else model
+
+
+def _positions(model: Any, multiple: int) -> int | None:
+    """The tokens that the model takes, such that padding does not exceed them; ``None``: any."""
+    positions = Limits.of(model).positions
+    return None if positions is None else max(1, positions // multiple) * multiple
 
 
 def _with_adapters(model: Any, settings: LanguageSettings) -> Any:

@@ -7,9 +7,9 @@ longest sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,9 +54,9 @@ class Pairs(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {"input_ids": self._source[index], "labels": self._target[index]}
 
-    def gathered(self, indices: Sequence[int]) -> tuple[Ragged, Ragged]:
-        """Sources and targets of some pairs, without a loop over them."""
-        return self._source.take(indices), self._target.take(indices)
+    def __getitems__(self, indices: Sequence[int]) -> Gathered:
+        """Some pairs, as a ``DataLoader`` asks for them, without a loop over them."""
+        return Gathered(self._source.take(indices), self._target.take(indices))
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -77,6 +77,22 @@ class Ragged:
             torch.cat([torch.as_tensor(row) for row in rows]),
             torch.tensor([len(row) for row in rows]),
         )
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Pairs of a batch, source and target sides end to end; other collators than
+    :class:`PairCollator` iterate over the pairs.
+    """
+
+    source: Ragged
+    target: Ragged
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        sides = (
+            torch.split(side.flat, side.lengths.tolist()) for side in (self.source, self.target)
+        )
+        return ({"input_ids": one, "labels": other} for one, other in zip(*sides, strict=True))
 
 
 class _Rows:
@@ -113,26 +129,21 @@ class PairCollator:
     """Pads both sides on the right, and hands the decoder its inputs: the start, then each label
     but the last.
 
-    It takes pairs, or what :meth:`Pairs.gathered` gives of them, for which it needs no loop over
-    them.
+    It takes a list of pairs, or :class:`Gathered` pairs without a loop over them.
 
     Args:
         padding, start: ids.
         multiple: widths are rounded up to it, so that shapes repeat.
     """
 
-    takes_gathered: ClassVar[bool] = True
-
     padding: int
     start: int
     multiple: int = 1
 
-    def __call__(
-        self, features: Sequence[dict[str, Any]] | tuple[Ragged, Ragged]
-    ) -> dict[str, Tensor]:
-        sides = features if isinstance(features, tuple) else _sides(features)
-        source, real = self._padded(sides[0], self.padding)
-        labels, _ = self._padded(sides[1], IGNORED)
+    def __call__(self, features: Sequence[dict[str, Any]] | Gathered) -> dict[str, Tensor]:
+        pairs = features if isinstance(features, Gathered) else _gathered(features)
+        source, real = self._padded(pairs.source, self.padding)
+        labels, _ = self._padded(pairs.target, IGNORED)
         shifted = torch.cat([labels.new_full((len(labels), 1), self.start), labels[:, :-1]], dim=1)
         return {
             "input_ids": source,
@@ -152,9 +163,10 @@ class PairCollator:
         return torch.full(real.shape, fill).masked_scatter_(real, rows.flat.long()), real
 
 
-def _sides(features: Sequence[dict[str, Any]]) -> tuple[Ragged, Ragged]:
-    return Ragged.of([row["input_ids"] for row in features]), Ragged.of(
-        [row["labels"] for row in features]
+def _gathered(features: Sequence[dict[str, Any]]) -> Gathered:
+    return Gathered(
+        Ragged.of([row["input_ids"] for row in features]),
+        Ragged.of([row["labels"] for row in features]),
     )
 
 
@@ -333,6 +345,12 @@ class TokenBudgetMixin(AdversarialMixin):
     def __init__(self, *args: Any, batches: TokenBatches, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.batches = self.advreg.samples.batches = batches
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
+        """The collator itself: pairs have no other columns."""
+        return data_collator
 
 
 class TokenBudgetTrainer(TokenBudgetMixin, AdversarialSeq2SeqTrainer):

@@ -7,14 +7,20 @@ it has them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
-from advreg.lab.kinds.sources import DATA_VARIABLE, DataError, HubSplit, load_split, require_columns
+from advreg.lab.kinds.sources import (
+    DATA_VARIABLE,
+    DataError,
+    HubSplit,
+    data_folder,
+    load_split,
+    require_columns,
+)
 from advreg.lab.kinds.translation.parallel import (
     TEST,
     TRAIN,
@@ -183,17 +189,13 @@ def load_corpus(task: str, folder: Path | None = None) -> ParallelData:
         splits, notes = _hub_splits(task, spec, spec.hub), _hub_notes(task, spec.hub)
         details = {"corpus": spec.hub.splits[TRAIN].path}
     else:
-        splits, notes, details = (
-            read_folder(place, spec.source, spec.target),
-            [],
-            {"corpus": place.name},
-        )
+        splits, notes = read_folder(place, spec.source, spec.target), []
+        details = {"corpus": place.name}
     pairs = len(splits[TRAIN]) + splits[TRAIN].dropped
     if subset := pairs < 0.98 * spec.train:
         notes.append(
             f"{task}: a subset of the training set, {pairs:,} of {spec.train:,} pairs; not "
-            "comparable with published "
-            "scores"
+            "comparable with published scores"
         )
     return ParallelData(
         name=task,
@@ -207,30 +209,25 @@ def load_corpus(task: str, folder: Path | None = None) -> ParallelData:
 
 def _corpus_folder(task: str, spec: CorpusSpec, folder: Path | None) -> Path | None:
     """Where its files are; None for the hub."""
-    named = os.environ.get(DATA_VARIABLE) or None
-    if folder is None and named is None:
+    given = data_folder(folder)
+    first = f"{TRAIN}.{spec.source}.xz"
+    if given is None:
         if spec.hub is not None:
             return None
         raise DataError(
-            f"task '{task}' needs its files; give the folder that holds "
-            f"mt/{spec.folders[0]}/{TRAIN}.{spec.source}.xz "
-            f"with --data or {DATA_VARIABLE}. To get them: {spec.where}"
+            f"task '{task}' needs its files; give the folder that holds mt/{spec.folders[0]}/"
+            f"{first} with --data or {DATA_VARIABLE}. To get them: {spec.where}"
         )
-    given = Path(named or "") if folder is None else folder
-    for parent in (given / "mt", given):
-        for name in spec.folders:
-            if (parent / name).is_dir():
-                return parent / name
-    online = (
-        ""
-        if spec.hub is None
-        else f"; or leave --data and {DATA_VARIABLE} out to load it from the hub"
-    )
-    raise DataError(
-        f"task '{task}' is not in '{given}': there is no mt/{' and no mt/'.join(spec.folders)} "
-        "with "
-        f"{TRAIN}.{spec.source}.xz and {TRAIN}.{spec.target}.xz. To get it: {spec.where}{online}"
-    )
+    places = [parent / name for parent in (given / "mt", given) for name in spec.folders]
+    found = next(filter(Path.is_dir, places), None)
+    if found is None:
+        online = f"; or leave --data and {DATA_VARIABLE} out to load it from the hub"
+        raise DataError(
+            f"task '{task}' is not in '{given}': there is no "
+            f"mt/{' and no mt/'.join(spec.folders)} with {first} and {TRAIN}.{spec.target}.xz. "
+            f"To get it: {spec.where}{'' if spec.hub is None else online}"
+        )
+    return found
 
 
 # ---- the hub
@@ -253,7 +250,7 @@ def _hub_splits(task: str, spec: CorpusSpec, hub: HubText) -> dict[str, Bitext]:
 
 
 def _hub_notes(task: str, hub: HubText) -> list[str]:
-    """What a user should be told."""
+    """What a user should know."""
     if not hub.held_out:
         return []
     return [

@@ -17,7 +17,6 @@ from transformers import GenerationConfig
 
 from advreg.core.retry import Fitting
 from advreg.hf.guards.randomness import kept_randomness
-from advreg.hf.patches.compile_layers import not_compiled
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.translation.batching import round_up
 
@@ -65,7 +64,7 @@ class Decoding:
         return most if positions is None else min(most, positions)
 
     def positions(self, length: int) -> int:
-        """What the hypotheses of a source of so many tokens take of a batch's budget."""
+        """The part of a batch's budget that the hypotheses of a source of this length take."""
         return self.beam * max(length, self.limit(length))
 
 
@@ -105,7 +104,7 @@ def decode(
         with (
             torch.inference_mode(),
             kept_randomness(),
-            not_compiled(),
+            torch.compiler.set_stance("force_eager"),
             _autocast(device, precision),
         ):
             for batch in batches_of(counts, decoding, budget):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from advreg.lab.kinds.description import Description, Metrics, ScoreTable
 from advreg.lab.kinds.items import Items
 from advreg.lab.kinds.translation.corpora import CORPORA
-from advreg.lab.kinds.translation.parallel import TRANSLATION
+from advreg.lab.kinds.translation.parallel import TEST, TRANSLATION
 from advreg.records.run import RunRecord, TaskInfo
 
 _HEADINGS = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU"}
@@ -20,6 +20,7 @@ class Translation(Description):
     settings = "advreg.lab.runs.translation_settings"
     pipeline = "translation"
     tasks = (TRANSLATION, *CORPORA)
+    streams = 2
     usage = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -35,7 +36,7 @@ translations = tokenizer.batch_decode(model.generate(**inputs), skip_special_tok
         return ("bleu",) if "bleu" in metrics else ()
 
     def scored_on(self, task: TaskInfo) -> str:
-        return str(task.details["scored"])
+        return str(task.details.get("scored", TEST))
 
     def table(self, record: RunRecord) -> ScoreTable:
         details = record.task.details

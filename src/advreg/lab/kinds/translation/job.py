@@ -120,7 +120,7 @@ class TranslationJob(Job):
     def score(self, trainer: Any, progress: Progress | None = None) -> Scores:
         """Export the chosen weights, and score the exported model on every set.
 
-        Of the validation set only the sentences of validations are translated.
+        From the validation set, it translates only the sentences that validations translate.
         """
         if first_decides(lambda: trainer.state.global_step not in self.snapshots().scores()):
             trainer.evaluate()
@@ -248,11 +248,19 @@ def other_vectors(
             f"neighbour_embeddings must be a model folder or a safetensors file, got '{path}' "
             f"({error})"
         ) from error
-    for stream in streams:
-        shape = tuple(found[stream].shape) if stream in found else None
-        if shape is None or len(shape) != 2 or shape[0] != len(dataset):
-            raise ValueError(
-                f"{path}: must hold '{stream}', a vector for each of the {len(dataset)} training "
-                f"samples, got {shape if shape is not None else ', '.join(found) or 'nothing'}"
-            )
-    return {stream: found[stream][shard.rank :: shard.world] for stream in streams}
+    return {
+        stream: _rows_of(stream, found, len(dataset), path)[shard.rank :: shard.world]
+        for stream in streams
+    }
+
+
+def _rows_of(stream: str, found: Mapping[str, Tensor], samples: int, path: Path) -> Tensor:
+    """The vectors of a stream: a row for each sample."""
+    vectors = found.get(stream)
+    if vectors is not None and vectors.dim() == 2 and len(vectors) == samples:
+        return vectors
+    got = (", ".join(found) or "nothing") if vectors is None else tuple(vectors.shape)
+    raise ValueError(
+        f"{path}: must hold '{stream}', a vector for each of the {samples} training samples, got "
+        f"{got}"
+    )

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from advreg.core.progress import Progress, counting
-from advreg.hf.patches.compile_layers import not_compiled
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.translation.batching import PairCollator, Pairs, TokenBatches
@@ -37,7 +36,7 @@ class TestSet:
 
     @property
     def is_whole(self) -> bool:
-        """Are all sentences of the set translated?"""
+        """Whether all sentences of the set are translated."""
         return len(self.text) == len(self.pairs)
 
 
@@ -49,9 +48,7 @@ class Judged:
     losses: Mapping[str, float]
 
     def metrics(self, main: str) -> dict[str, float]:
-        """All scores by name: those of the main set by the score's name alone, those of the others
-        with the set's name before it.
-        """
+        """All scores by name; except on the main set, the name begins with the name of the set."""
         found: dict[str, float] = {}
         for name, scores in self.scores.items():
             prefix = "" if name == main else f"{name}_"
@@ -100,7 +97,7 @@ def pair_loss(model: Any, pairs: Pairs, collator: PairCollator, max_tokens: int)
     total, count = torch.zeros((), dtype=torch.float64), 0
     training = model.training
     model.eval()
-    with torch.inference_mode(), not_compiled():
+    with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         for indices in order:
             batch = to_device(collator([pairs[index] for index in indices]), model.device)
             labels = batch.pop("labels")

@@ -45,10 +45,10 @@ class ParallelData:
 
     Args:
         name: of the task.
-        languages: of source and target, as they were named.
+        languages: of source and target, by the names given.
         splits: ``train``, ``valid``, and the sets that are scored at the end.
         tokenised: are there spaces between all words and signs?
-        notes: what a user should be told.
+        notes: what a user should know.
         details: what the record should say.
     """
 
@@ -101,8 +101,8 @@ class ParallelData:
 
 
 def read_lines(path: Path, flag: str = "") -> list[str]:
-    """The lines of a text file; only a line feed ends one, whatever other separators the text
-    holds. ``flag`` is what the file was given by.
+    """The lines of a text file; only a line feed ends one, no other separator. ``flag`` is what the
+    file was given by.
     """
     lines = read_text(path, flag).split("\n")
     if lines[-1] == "":
@@ -211,7 +211,7 @@ class Kept:
     too_unlike: int
 
     def note(self, longest: int, ratio: float) -> str | None:
-        """What a user should be told."""
+        """What a user should know."""
         if not self.too_long and not self.too_unlike:
             return None
         total = len(self.indices) + self.too_long + self.too_unlike

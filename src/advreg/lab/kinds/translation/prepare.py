@@ -69,7 +69,7 @@ def prepare_data(
 def training_pairs(
     text: Bitext, subwords: Subwords, longest: int, max_ratio: float
 ) -> tuple[Pairs, Kept]:
-    """Pairs as ids, without those that are too long or too unlike in length."""
+    """Pairs as ids, without pairs that are too long or too unlike in length."""
     source, target = subwords.source.encode(text.source), subwords.target.encode(text.target)
     lengths = [[len(row) - 1 for row in rows] for rows in (source, target)]
     kept = filter_pairs(lengths[0], lengths[1], longest, max_ratio)
@@ -102,7 +102,7 @@ def validation_text(text: Bitext, count: int) -> Bitext:
 def _subwords(
     settings: TranslationSettings, data: ParallelData, folder: Path | None, notice: Notice
 ) -> Subwords:
-    """The subwords of the model to train further, those that were learnt before, or new ones;
+    """The subwords of the model to train further, saved subwords, or new ones;
     learning again gives the same.
     """
     if settings.start is not None:

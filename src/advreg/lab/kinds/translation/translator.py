@@ -35,7 +35,7 @@ class Translator:
         cls, folder: str | os.PathLike[str], device: str | None = None, dropout: float | None = None
     ) -> Translator:
         """What :meth:`save` wrote: a model folder that transformers can read, with the subwords
-        beside it.
+        in it.
 
         Args:
             folder: of the model, or of the run that made it.
@@ -131,5 +131,5 @@ def positions_of(model: Any) -> int:
 
 
 def cut(rows: Sequence[list[int]], most: int) -> list[list[int]]:
-    """Rows of at most so many ids; one that is longer keeps its beginning and its end."""
+    """Rows of at most ``most`` ids; a longer one keeps its beginning and its end."""
     return [row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows]

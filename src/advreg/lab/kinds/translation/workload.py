@@ -137,13 +137,14 @@ class Translations(Workload):
             sizes={**self.sizes, TRAIN: len(prepared.train)},
             more={k: v for k, v in settings.facts().items() if isinstance(v, str | int | float)},
         )
-        fields = training_fields(settings, job)
+        job = dataclasses.replace(
+            job, fields=training_fields(settings, job), details=_details(prepared, job)
+        )
         # refuses bad fields before anything is written
-        training_arguments(plan.folder, settings.precision, fields)
-        details = _details(prepared, job)
-        for note in _notes(settings, job, fields, details):
+        training_arguments(plan.folder, settings.precision, job.fields)
+        for note in _notes(settings, job):
             notice(note)
-        return dataclasses.replace(job, fields=fields, details=details)
+        return job
 
 
 WORKLOAD = Translations
@@ -277,16 +278,11 @@ def _details(prepared: Prepared, job: TranslationJob) -> dict[str, Any]:
     }
 
 
-def _notes(
-    settings: TranslationSettings,
-    job: TranslationJob,
-    fields: Mapping[str, Any],
-    details: Mapping[str, Any],
-) -> list[str]:
+def _notes(settings: TranslationSettings, job: TranslationJob) -> list[str]:
     """What a user should know of the batches and the average."""
-    accumulated, processes = fields["gradient_accumulation_steps"], process_count()
+    accumulated, processes = job.fields["gradient_accumulation_steps"], process_count()
     each = f" in each of {processes} processes" if processes > 1 else ""
-    batches = details["batches"]
+    details, batches = job.details, job.details["batches"]
     tokens = accumulated * processes * details["target_tokens_per_batch"]
     notes = [
         f"{len(job.train):,} pairs in {batches} batches an epoch{each}, "

@@ -1,0 +1,1 @@
+"""Figures, and their drawing as SVG."""

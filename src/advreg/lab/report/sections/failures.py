@@ -1,0 +1,75 @@
+"""What has no result, and a list of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+from advreg.lab.report.gather import Gathered, Run, short_names
+from advreg.lab.report.labels import NOTHING, duration, method_name, metric_text
+from advreg.lab.report.page.parts import Folded, Section
+from advreg.lab.report.tables import Table
+from advreg.records.compare import ComparedRun, seconds_of
+from advreg.records.study import StudiedRun
+
+
+def failure_section(found: Gathered) -> Section:
+    """Runs that failed or did not end, and files that cannot be read."""
+    failed = [run for run in found.runs if run.record.outcome.status == "failed"]
+    rows = [[run.name, _kind(run), "failed", run.record.outcome.error or ""] for run in failed]
+    rows += _unrecorded(found, {run.folder for run in failed})
+    for waiting in found.unfinished:
+        rows.append([waiting.name, "run", "unfinished", "still running, or stopped"])
+    for each in found.unreadable:
+        rows.append([each.name, "file", "unreadable", each.reason])
+    table = Table("Runs without a result, and why.", ["run", "kind", "status", "reason"], rows)
+    return Section("failed", "Failed and unfinished", "", [table] if rows else [])
+
+
+def _kind(run: Run) -> str:
+    return "tuning" if run.is_tuning else "run"
+
+
+def _unrecorded(found: Gathered, recorded: Container[Path]) -> list[list[str]]:
+    """The failed runs of comparisons and studies that have no record."""
+    errors = {folder: error for folder, error in _errors(found) if folder not in recorded}
+    names = short_names(errors)
+    return [[names[folder], "run", "failed", error] for folder, error in errors.items()]
+
+
+def _errors(found: Gathered) -> Iterator[tuple[Path, str]]:
+    """The failed runs that comparisons and studies name."""
+    made: list[tuple[Path, ComparedRun | StudiedRun]] = []
+    for folder, compared in found.comparisons.items():
+        made += [(folder, run) for run in compared.runs]
+    for folder, study in found.studies.items():
+        made += [(folder, run) for variant in study.variants for run in variant.runs]
+    for folder, each in made:
+        if each.error is not None:
+            yield folder / each.folder, each.error
+
+
+def run_section(found: Gathered) -> Section:
+    """A row for every run."""
+    header = ["run", "task", "model", "method", "seed", "status", "metrics", "training", "started"]
+    table = Table("Every run that has a record.", header, list(map(_row, found.runs)))
+    parts = [Folded(f"{len(found.runs)} runs", [table])] if found.runs else []
+    return Section("runs", "All runs", "", parts)
+
+
+def _row(run: Run) -> list[str]:
+    record = run.record
+    metrics = [
+        f"{name} {metric_text(name, value)}" for name, value in record.outcome.metrics.items()
+    ]
+    return [
+        run.name,
+        record.task.name,
+        record.model.name,
+        method_name(record.method.name),
+        str(record.training.seed),
+        record.outcome.status,
+        ", ".join(metrics) or NOTHING,
+        duration(seconds_of(record)),
+        record.started[:16].replace("T", " "),
+    ]

@@ -1,0 +1,119 @@
+"""Tables, and their forms: Markdown, the terminal, HTML and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape as escape_html
+
+from rich import box
+from rich.markup import escape as escape_rich
+from rich.table import Table as RichTable
+
+from advreg.lab.report.statistics import Spread
+
+_LONG = 40  # characters from which a cell is text that may wrap
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell; the best of a column is bold."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, a header and rows; a plain string is a cell that is not bold."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell | str]]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All rows as cells."""
+        return [
+            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows
+        ]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """All rows as text."""
+        return [[cell.text for cell in row] for row in self.cells]
+
+
+def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[Cell]:
+    """Cells of a column; those with the highest of the means, rounded as shown, are bold.
+
+    Where all means are equal, or there is one alone, none is the best.
+    """
+    means = [None if spread is None else round(spread.mean, 1) for spread in spreads]
+    known = {mean for mean in means if mean is not None}
+    best = max(known) if len(known) > 1 else None
+    bold = [best is not None and mean == best for mean in means]
+    return [Cell(text, place < len(bold) and bold[place]) for place, text in enumerate(texts)]
+
+
+def markdown(table: Table) -> str:
+    """The table on a Markdown page, without its caption."""
+
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(map(escape_markdown, cells))} |"
+
+    marked = [
+        [f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.cells
+    ]
+    rule = "|".join(["---", *("---:" for _ in table.header[1:])])
+    return "\n".join([line(table.header), f"|{rule}|", *map(line, marked)])
+
+
+def escape_markdown(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def to_rich(table: Table) -> RichTable:
+    """The table in a terminal, without its caption."""
+    drawn = RichTable(box=box.SIMPLE_HEAD)
+    for number, name in enumerate(table.header):
+        drawn.add_column(escape_rich(name), justify="right" if number else "left")
+    for row in table.cells:
+        texts = [escape_rich(cell.text) for cell in row]
+        drawn.add_row(
+            *(
+                f"[bold]{text}[/bold]" if cell.bold else text
+                for text, cell in zip(texts, row, strict=True)
+            )
+        )
+    return drawn
+
+
+def to_html(table: Table) -> str:
+    """The table element, without its caption."""
+    head = "".join(f'<th scope="col">{escape_html(name)}</th>' for name in table.header)
+    rows = "".join(
+        f'<tr><th scope="row">{escape_html(first.text)}</th>{"".join(map(_html_cell, others))}</tr>'
+        for first, *others in table.cells
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _html_cell(cell: Cell) -> str:
+    text = escape_html(cell.text)
+    if cell.text == "failed":
+        return f'<td class="failed">{text}</td>'
+    if len(cell.text) > _LONG:
+        return f'<td class="words">{text}</td>'
+    return f"<td><strong>{text}</strong></td>" if cell.bold else f"<td>{text}</td>"
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Values in full as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()
