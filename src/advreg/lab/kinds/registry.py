@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from advreg.lab.kinds.classification.description import Classification
 from advreg.lab.kinds.description import Description, Metrics
 from advreg.lab.kinds.language.description import Language
@@ -31,3 +33,13 @@ def main_metrics(task: str, metrics: Metrics) -> tuple[str, ...]:
     """
     found = (kind.main_metrics(task, metrics) for kind in KINDS.values())
     return next(filter(None, found), ())
+
+
+def lower_is_better(metrics: Sequence[str]) -> bool:
+    """Whether less is better of the metrics by which runs are judged.
+
+    Example:
+        >>> lower_is_better(["perplexity"]), lower_is_better(["accuracy", "f1"])
+        (True, False)
+    """
+    return any(metric in kind.lower_is_better for kind in KINDS.values() for metric in metrics)

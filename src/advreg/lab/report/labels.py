@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from advreg.lab.catalogue import catalogue, title_of
+from advreg.lab.kinds.registry import lower_is_better
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
 
@@ -35,7 +39,7 @@ TASK_NAMES = {
 """Titles of known tasks."""
 _TRANSLATION_SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
 _SCORES = (
-    *("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf", "match"),
+    *("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf", "match", "perplexity"),
 )  # last words of their names
 _REASON_LENGTH = 160
 
@@ -145,12 +149,30 @@ def shortened(reason: str) -> str:
 # ---- scores
 
 
+@dataclass(frozen=True)
+class Scale:
+    """How scores are shown and ranked."""
+
+    decimals: int = 1
+    lower_is_better: bool = False
+
+
+def scale_of(metrics: Sequence[str]) -> Scale:
+    """The scale of the mean of these metrics.
+
+    Example:
+        >>> scale_of(["perplexity"]), scale_of(["accuracy", "f1"])
+        (Scale(decimals=3, lower_is_better=True), Scale(decimals=1, lower_is_better=False))
+    """
+    return Scale(3, True) if lower_is_better(metrics) else Scale()
+
+
 def metric_text(name: str, value: float | None) -> str:
     """A metric as every command and page shows it.
 
-    All scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as
-    in the tables of GLUE), BLEU and chrF unchanged. Losses, errors and the like are not scores and
-    have four significant digits.
+    Scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as in
+    the tables of GLUE), BLEU and chrF unchanged. Perplexity has three decimals. Losses, errors and
+    the like are not scores and have four significant digits.
 
     Example:
         >>> metric_text("accuracy", 0.535), metric_text("pearson", 0.019)
@@ -160,11 +182,12 @@ def metric_text(name: str, value: float | None) -> str:
     """
     if value is None:
         return NOTHING
-    return f"{in_percent(name, value):.1f}" if is_score(name) else f"{value:.4g}"
+    decimals = scale_of([name.rpartition("_")[2]]).decimals
+    return f"{in_percent(name, value):.{decimals}f}" if is_score(name) else f"{value:.4g}"
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a score out of 100, and not a loss or an error."""
+    """Whether tables show a metric: a score out of 100 or a perplexity, not a loss or an error."""
     return name.rpartition("_")[2] in _SCORES
 
 
@@ -182,8 +205,10 @@ def number_text(value: float | None, decimals: int) -> str:
     return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
-def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> str:
-    """Mean ± deviation with one decimal, and the number of seeds if some of them are missing.
+def spread_text(
+    spread: Spread | None, asked: int = 0, failed: bool = False, decimals: int = 1
+) -> str:
+    """Mean ± deviation, and the number of seeds if some of them are missing.
 
     Example:
         >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3)
@@ -193,9 +218,9 @@ def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> 
     """
     if spread is None:
         return "failed" if failed else NOTHING
-    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.{decimals}f}"
     missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
-    return f"{spread.mean:.1f}{deviation}{missing}"
+    return f"{spread.mean:.{decimals}f}{deviation}{missing}"
 
 
 def difference_text(

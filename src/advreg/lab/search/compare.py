@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from advreg.lab.kinds.registry import lower_is_better
 from advreg.lab.runs.plans import RECORD_FILE
 from advreg.lab.runs.settings import SettingsError, decisive
 from advreg.lab.runs.workloads import Workload, load_workload
@@ -60,6 +61,7 @@ class _Contest:
     method: str
     candidates: list[Candidate]
     runs: list[ComparedRun]
+    lower_is_better: bool = False
     chosen: int | None = None
     opened: bool = False  # are its runs handed out?
 
@@ -74,7 +76,8 @@ class _Contest:
         if self.chosen is not None or not self.candidates:
             return None
         scores = [candidate.score for candidate in self.candidates]
-        best = max((score for score in scores if score is not None), default=None)
+        pick = min if self.lower_is_better else max
+        best = pick((score for score in scores if score is not None), default=None)
         if best is None:
             first = self.candidates[0].error
             return f"none of its {len(scores)} candidates could be trained; the first: {first}"
@@ -148,7 +151,8 @@ class Comparison:
             ComparedRun(task=task, method=method, seed=seed, folder=f"{task}/{method}/seed-{seed}")
             for seed in self.settings.seeds
         ]
-        return _Contest(task, method, candidates, runs)
+        lower = lower_is_better(self._data[task].whole.main_metrics)
+        return _Contest(task, method, candidates, runs, lower)
 
     def _go_on_with(self, old: CompareRecord) -> None:
         """What is in the folder must be of the same comparison; tasks, methods and seeds may be
