@@ -13,7 +13,9 @@ from advreg.records.run import TaskInfo
 KINDS: dict[str, Description] = {
     kind.name: kind for kind in (Classification(), Translation(), Language())
 }
-"""By name. Records that no kind recognises are shown like runs of the first."""
+"""By name. Records that no kind recognises are shown like runs of the first. Where several kinds
+claim a file or metrics, the last of them has them.
+"""
 
 
 def kind_of(task: TaskInfo) -> Description:
@@ -30,8 +32,10 @@ def main_metrics(task: str, metrics: Metrics) -> tuple[str, ...]:
         ('accuracy', 'f1')
         >>> main_metrics("reviews", {"loss": 1.0, "bleu": 30.5})
         ('bleu',)
+        >>> main_metrics("e2e", {"perplexity": 5.7, "bleu": 30.5})
+        ('perplexity',)
     """
-    found = (kind.main_metrics(task, metrics) for kind in KINDS.values())
+    found = (kind.main_metrics(task, metrics) for kind in reversed(KINDS.values()))
     return next(filter(None, found), ())
 
 

@@ -59,7 +59,7 @@ class Asked:
     def tasks(self) -> list[str]:
         """The tasks that are named; without a name, the one whose files are given."""
         tasks = split(self.settings.get("task") or [])
-        if not tasks:  # the kinds that look closer at the files come last
+        if not tasks:
             owners = [kind.own_files for kind in KINDS if kind.claims(self.settings)]
             tasks = [owners[-1] if owners else KINDS[0].task]
         if len(set(tasks)) != len(tasks):
