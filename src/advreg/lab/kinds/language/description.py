@@ -53,6 +53,6 @@ write([{"role": "user", "content": "A prompt, as in the training data."}], max_n
     def rescore(
         self, items: Items, metrics: Sequence[str], rows: Mapping[str, Sequence[int]]
     ) -> dict[str, float]:
-        from advreg.lab.kinds.language.scores import rescored
+        from advreg.lab.kinds.language.metrics import rescored
 
         return rescored(items, metrics, rows)

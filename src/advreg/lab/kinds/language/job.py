@@ -13,15 +13,15 @@ from advreg.hf.checkpoint.ranks import first_decides
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.language.encoding import Encoded, Encoder, Row
-from advreg.lab.kinds.language.samples import DEV, Sample
-from advreg.lab.kinds.language.scores import (
+from advreg.lab.kinds.language.metrics import (
     Columns,
-    Scorer,
     bleu_counts,
     bleu_signature,
     is_match,
     scores_of,
 )
+from advreg.lab.kinds.language.samples import DEV, Sample
+from advreg.lab.kinds.language.scorer import Scorer
 from advreg.lab.kinds.training import Job, Scores
 from advreg.records.sealed import write_text
 

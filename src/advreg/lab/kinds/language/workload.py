@@ -16,6 +16,7 @@ from advreg.lab.kinds.base import Workload
 from advreg.lab.kinds.language.description import LANGUAGE
 from advreg.lab.kinds.language.encoding import Encoder, collator, prepared_tokenizer
 from advreg.lab.kinds.language.job import EvaluationSet, LanguageJob
+from advreg.lab.kinds.language.metrics import bleu_metric
 from advreg.lab.kinds.language.samples import (
     DEV,
     TEST,
@@ -24,7 +25,6 @@ from advreg.lab.kinds.language.samples import (
     load_files,
     load_task,
 )
-from advreg.lab.kinds.language.scores import bleu_metric
 from advreg.lab.kinds.language.settings import LanguageSettings
 from advreg.lab.kinds.models import DROPOUTS, ModelError, load_any, load_tokenizer
 from advreg.lab.kinds.training import Notice, usual_fields
