@@ -187,6 +187,30 @@ def test_adapters_alone_are_trained_and_saved(settings: LanguageSettings, tmp_pa
     assert record.training.more["lora"] == 2
 
 
+def test_adapters_on_bfloat16_weights_resume_to_the_bit(
+    settings: LanguageSettings, tmp_path: Path
+) -> None:
+    one = replace(
+        settings, lora=2, dtype="bfloat16", generate=False, epochs=2, lora_dropout=0.1,
+        methods=("r3f",), options={"r3f": {"noise_scale": 0.01}},
+    )  # fmt: skip
+    carry_out(one, tmp_path / "whole")
+    stopped = plan(one, tmp_path / "stopped")
+
+    def stop_late(step: int, total: int, logs: Mapping[str, float]) -> None:
+        if step == total - 1:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(stopped, stop_late, lambda _: None)
+    assert run(stopped, None, lambda _: None, resume=True).outcome.status == "finished"
+    ends = [tmp_path / name / stopped.name for name in ("whole", "stopped")]
+    whole, resumed = (load_file(end / "model" / "adapter_model.safetensors") for end in ends)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(weight, resumed[name]) for name, weight in whole.items())
+    assert Items.load(ends[0]) == Items.load(ends[1])
+
+
 def test_long_samples_are_cut_in_training_only(settings: LanguageSettings, tmp_path: Path) -> None:
     said: list[str] = []
     job = build(replace(settings, max_length=30), tmp_path, said)

@@ -148,10 +148,8 @@ def collator(tokenizer: Any, multiple: int) -> DataCollatorForSeq2Seq:
 
 
 def prepared_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of a model, padding on the right, with a template if it has none.
-
-    The template that is missing is `PLAIN_TEMPLATE`, behind the token that the tokenizer begins
-    texts with.
+    """The tokenizer of a model, padding on the right; without a template it gets `PLAIN_TEMPLATE`,
+    after the token that the tokenizer begins texts with.
     """
     tokenizer.padding_side = "right"
     if tokenizer.eos_token is None:

@@ -2,7 +2,7 @@
 
 * ``chat``: a column of turns (`MESSAGES`), a list of objects with ``role`` and ``content``;
 * ``prompts``: a column of prompts and one of completions (one of `PAIRS`);
-* ``text``: a column of plain text (`TEXT`), every token of which is learnt.
+* ``text``: a column of plain text (`TEXT`); every token is learnt.
 
 The first form whose columns there are is taken.
 """

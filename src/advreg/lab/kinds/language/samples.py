@@ -1,7 +1,7 @@
 """Samples of language modelling: plain text, prompts with answers, or chats; read and divided.
 
 A sample is a sequence of turns. A prompt with its completion is a user's turn and an assistant's;
-plain text is one turn without a role. Turns behind the last one of the assistant are dropped.
+plain text is one turn without a role. Turns after the last answer are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sample:
 
     Args:
         turns: role and content of each; plain text is one turn with the role ``""``.
-        references: right answers in the place of the last turn; empty: that turn alone.
+        references: right answers; empty: the last turn alone.
     """
 
     turns: tuple[Turn, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from advreg.hf.view.injection import find_sites
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.base import Workload
 from advreg.lab.kinds.language.description import LANGUAGE
-from advreg.lab.kinds.language.encoding import Encoder, collator, prepared_tokenizer
+from advreg.lab.kinds.language.encoding import Encoded, Encoder, collator, prepared_tokenizer
 from advreg.lab.kinds.language.job import EvaluationSet, LanguageJob
 from advreg.lab.kinds.language.metrics import bleu_metric
 from advreg.lab.kinds.language.samples import (
@@ -77,15 +78,8 @@ class LanguageTexts(Workload):
         model = load_model(settings, plan.seed)
         find_sites(model, settings.site)
         positions = _positions(model, settings.round_lengths)
-        longest = min(settings.max_length, positions or settings.max_length)
-        train = encoder.encode(self.data.splits[TRAIN], longest, cuts=True)
+        train = self._train(settings, encoder, positions, notice)
         sets = self._sets(settings, encoder, positions, notice)
-        if train.cut:
-            notice(
-                f"{train.cut} of {len(train.rows):,} training samples are longer than {longest} "
-                "tokens and were cut"
-            )
-        notice(f"{train.learnt:,} tokens are learnt in an epoch, in {len(train.rows):,} rows")
         fields = training_fields(settings, plan.seed, len(train.rows))
         # refuses bad fields before anything is written
         training_arguments(plan.folder, settings.precision, fields)
@@ -108,19 +102,33 @@ class LanguageTexts(Workload):
             on_non_finite=settings.on_non_finite,
             fields=fields,
             sizes={TRAIN: self.sizes[TRAIN], **{n: len(each.samples) for n, each in sets.items()}},
-            details={
-                **self.data.details,
-                "sample_form": self.data.kind,
-                "scored": self.scored_on,
-                "cut": {TRAIN: train.cut, **{n: each.encoded.cut for n, each in sets.items()}},
-                "answer_tokens": train.learnt,
-            },
-            more={
-                name: value
-                for name, value in settings.facts().items()
-                if isinstance(value, str | int | float)
-            },
+            details=self._details(train, sets),
+            more={k: v for k, v in settings.facts().items() if isinstance(v, str | int | float)},
         )
+
+    def _details(self, train: Encoded, sets: Mapping[str, EvaluationSet]) -> dict[str, Any]:
+        """What the record says of the task."""
+        return {
+            **self.data.details,
+            "sample_form": self.data.kind,
+            "scored": self.scored_on,
+            "cut": {TRAIN: train.cut, **{n: each.encoded.cut for n, each in sets.items()}},
+            "answer_tokens": train.learnt,
+        }
+
+    def _train(
+        self, settings: LanguageSettings, encoder: Encoder, positions: int | None, notice: Notice
+    ) -> Encoded:
+        """The training samples, cut to the length that is allowed."""
+        longest = min(settings.max_length, positions or settings.max_length)
+        train = encoder.encode(self.data.splits[TRAIN], longest, cuts=True)
+        if train.cut:
+            notice(
+                f"{train.cut} of {len(train.rows):,} training samples are longer than {longest} "
+                "tokens and were cut"
+            )
+        notice(f"{train.learnt:,} tokens are learnt in an epoch, in {len(train.rows):,} rows")
+        return train
 
     def _sets(
         self, settings: LanguageSettings, encoder: Encoder, positions: int | None, notice: Notice
