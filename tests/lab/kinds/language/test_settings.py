@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advreg.lab.kinds.language.settings import LanguageSettings
+from advreg.lab.kinds.sources import DataError
 from advreg.lab.runs.bases import Asked
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.search.compare_settings import read_compare
@@ -76,3 +77,11 @@ def test_compare_tunes_the_learning_rate_of_a_language_model(tmp_path: Path) -> 
     found = read_compare(None, flags, {}, budget=3)
     rates = [candidate["learning_rate"] for candidate in found.candidates("standard")]
     assert sorted(rates) == [3e-5, 1e-4, 3e-4]
+
+
+def test_a_file_without_the_columns_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.csv", [{"question": "one", "reply": "two"}])
+    asked = Asked({"task": "language", "train": str(path)})
+    with pytest.raises(DataError, match="must have a column messages"):
+        asked.inspect()
+    Asked({**asked.settings, "prompt_column": "question", "completion_column": "reply"}).inspect()

@@ -5,8 +5,8 @@ template writes from its generation prompt up to the end of the turn; its tokens
 have labels, and all others are ignored. Prompts and answers become tokens separately, as they do
 when the model generates.
 
-Without a chat template, turns stand in lines of their own, and an answer ends with the
-end-of-sequence token; see `PLAIN_TEMPLATE`.
+Without a chat template, each turn is on a line, and an answer ends with the end-of-sequence token;
+see `PLAIN_TEMPLATE`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Encoder:
     def encode(self, samples: Sequence[Sample], longest: int | None, cuts: bool) -> Encoded:
         """Rows of samples, none longer than ``longest``.
 
-        Plain text is divided, so that nothing of it is lost; other rows are cut, if ``cuts``.
+        Plain text is divided, so that no token is lost; other rows are cut, if ``cuts``.
         """
         rows, owners, cut = [], [], 0
         for index, sample in enumerate(samples):

@@ -25,6 +25,9 @@ PAIRS = (
 )
 TEXT = ("text", "content")
 REFERENCES = "references"
+COLUMNS = ("messages", "prompt", "completion", "text")
+"""What named columns hold."""
+TEXT_SUFFIXES = (".txt", ".txt.gz")
 _NUMBERS = ("idx", "id", "index")
 
 

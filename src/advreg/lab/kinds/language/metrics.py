@@ -48,7 +48,7 @@ def bleu_metric() -> Any:
 
 
 def found_in(pattern: str, answer: str) -> str | None:
-    """What a pattern finds first in an answer: its group, or all that matches without one.
+    """What a pattern finds first in an answer: its group, or the whole match without one.
 
     Example:
         >>> found_in("#### (.*)", "2 + 2 = 4\\n#### 4"), found_in("[0-9]+", "12 apples")

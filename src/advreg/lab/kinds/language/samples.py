@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.kinds.language.forms import REFERENCES, Form, Kind, find_form
+from advreg.lab.kinds.language.forms import REFERENCES, TEXT_SUFFIXES, Form, Kind, find_form
 from advreg.lab.kinds.sources import (
     DATA_VARIABLE,
     DataError,
@@ -35,7 +35,6 @@ USER, ASSISTANT = "user", "assistant"
 _DEV_SHARE, _DEV_SEED = 0.1, 0
 _FILES = {TRAIN: "train", DEV: "valid", TEST: "test"}
 _HUB = {"gsm8k": ("openai/gsm8k", "main", ("question", "answer"))}
-_TEXT_SUFFIXES = (".txt", ".txt.gz")
 
 Turn = tuple[str, str]
 
@@ -142,7 +141,7 @@ def load_files(paths: Mapping[str, Path], columns: Mapping[str, str]) -> Languag
         columns: named columns, by what they hold.
     """
     first = paths[TRAIN]
-    if first.name.lower().endswith(_TEXT_SUFFIXES):
+    if first.name.lower().endswith(TEXT_SUFFIXES):
         name = re.sub(r"\.txt(\.gz)?$", "", first.name, flags=re.IGNORECASE)
         blocks = {split: _blocks(path) for split, path in paths.items()}
         return _with_dev(LanguageData(name, "text", blocks))

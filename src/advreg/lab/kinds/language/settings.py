@@ -19,8 +19,8 @@ from advreg.core.checks import (
 from advreg.core.options import Given, Preset
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.language.description import KNOWN, LANGUAGE
-from advreg.lab.kinds.language.forms import is_unlabelled
-from advreg.lab.kinds.sources import DataError, columns_of
+from advreg.lab.kinds.language.forms import COLUMNS, TEXT_SUFFIXES, find_form, is_unlabelled
+from advreg.lab.kinds.sources import DataError, Table, columns_of
 from advreg.lab.runs.settings import RunSettings, SettingsError, check_seeds, setting
 
 Dtype = Literal["float32", "bfloat16"]
@@ -98,7 +98,7 @@ class LanguageSettings(RunSettings):
     )  # fmt: skip
     round_lengths: int = setting(8, "", check=check_count)
     model_dropout: float | None = setting(
-        None, "dropout of the model, instead of its own", tunes=True, check=check_share
+        None, "dropout of the model, instead of its default", tunes=True, check=check_share
     )
     dtype: Dtype = setting("float32", "type of the weights")
     lora: int = setting(
@@ -134,26 +134,27 @@ class LanguageSettings(RunSettings):
         train = given.get("train")
         if not train:
             return False
-        if cls.columns_given(given).keys() - {"text_column"}:
-            return True
-        if str(train).endswith((".txt", ".txt.gz")):
+        if cls.named_columns(given).keys() - {"text"} or str(train).endswith(TEXT_SUFFIXES):
             return True
         try:
             return is_unlabelled(columns_of(Path(train)))
         except DataError:
             return False  # reported by the kind that reads it
 
-    @staticmethod
-    def columns_given(given: Given) -> dict[str, str]:
-        """The named columns."""
-        names = ("text_column", "prompt_column", "completion_column", "messages_column")
-        return {name: given[name] for name in names if given.get(name)}
+    @classmethod
+    def inspect(cls, given: Given) -> None:
+        """Refuse a training file without the columns of a form."""
+        train = given.get("train")
+        if train and not str(train).endswith(TEXT_SUFFIXES):
+            columns = columns_of(Path(train))
+            if columns:
+                find_form(Table(Path(train), columns, ()), cls.named_columns(given))
 
-    @property
-    def columns(self) -> dict[str, str]:
+    @staticmethod
+    def named_columns(given: Given) -> dict[str, str]:
         """The named columns, by what they hold."""
-        given = self.columns_given(vars(self))
-        return {name.removesuffix("_column"): column for name, column in given.items()}
+        named = {name: given.get(f"{name}_column") for name in COLUMNS}
+        return {name: column for name, column in named.items() if column}
 
     @property
     def pattern(self) -> str | None:

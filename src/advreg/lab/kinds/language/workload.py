@@ -16,6 +16,7 @@ from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.base import Workload
 from advreg.lab.kinds.language.description import LANGUAGE
 from advreg.lab.kinds.language.encoding import Encoded, Encoder, collator, prepared_tokenizer
+from advreg.lab.kinds.language.forms import COLUMNS
 from advreg.lab.kinds.language.job import EvaluationSet, LanguageJob
 from advreg.lab.kinds.language.metrics import bleu_metric
 from advreg.lab.kinds.language.samples import (
@@ -42,7 +43,7 @@ class LanguageTexts(Workload):
     data: LanguageData
     names_data = (
         *("task", "data", "train", "dev", "test"),
-        *("text_column", "prompt_column", "completion_column", "messages_column"),
+        *(f"{name}_column" for name in COLUMNS),
     )
 
     @classmethod
@@ -171,7 +172,7 @@ def _load(settings: LanguageSettings) -> LanguageData:
         return load_task(settings.task, None if settings.data is None else Path(settings.data))
     files = {TRAIN: settings.train, DEV: settings.dev, TEST: settings.test}
     paths = {name: Path(path) for name, path in files.items() if path is not None}
-    return load_files(paths, settings.columns)
+    return load_files(paths, settings.named_columns(vars(settings)))
 
 
 def load_model(settings: LanguageSettings, seed: int) -> Any:
