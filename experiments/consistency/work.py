@@ -38,7 +38,7 @@ from scoring import can_solve, primary_score, scores, validation_score
 from stages import Planned, planned
 from text_runs import TextRun
 
-from advreg.lab.search.pool import Ended, Job, Runner, Tell
+from advreg.lab.search.pool import Job, JobReporter, JobResult, Runner
 from advreg.records.log import RecordLog
 from advreg.records.run import RunRecord
 
@@ -63,11 +63,11 @@ class Timed:
     seconds: float
     deadline: float | None
 
-    def __call__(self, tell: Tell) -> RunRecord | None:
+    def __call__(self, reporter: JobReporter) -> RunRecord | None:
         if self.deadline is not None and time.time() + self.seconds > self.deadline:
             return None
         try:
-            found: RunRecord = self.run(tell)
+            found: RunRecord = self.run(reporter)
         finally:
             free_memory()
         return found
@@ -139,7 +139,7 @@ class Queue:
             run = LanguageRun(each, data, changes, scratch, self.solves)
         return Timed(run, _LEAST_SECONDS, self.deadline)
 
-    def then(self, ended: Ended) -> Iterable[Job]:
+    def then(self, ended: JobResult) -> Iterable[Job]:
         """Write a run down; what it decides can be run from now on."""
         if ended.error is not None:
             self._complain(ended)
@@ -158,7 +158,7 @@ class Queue:
             told += f", test {primary_score(record):.2f}"
         print(f"{record.name}: {told} ({seconds:.0f} s)", flush=True)
 
-    def _complain(self, ended: Ended) -> None:
+    def _complain(self, ended: JobResult) -> None:
         print(f"{ended.job.name} FAILED: {ended.error}", flush=True)
         with open(f"{self.asked.out}.errors", "a", encoding="utf-8") as file:
             file.write(f"{ended.job.name}: {ended.error}\n{ended.trace or ''}\n")
@@ -171,7 +171,7 @@ class Queue:
 
     def noticed(self, job: Job, text: str) -> None: ...
 
-    def ended(self, ended: Ended) -> None: ...
+    def ended(self, ended: JobResult) -> None: ...
 
     def stopping(self) -> None: ...
 

@@ -10,13 +10,17 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
+from advreg.cli.flags import completed, given_of, normalised, parse_assignments, with_flags
 from advreg.lab.runs import bases
 from advreg.records.environment import require_clean_tree
 
 
 class Commands(TyperGroup):
     """Commands that name the value they refuse, and the option that an abbreviation stands for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, completed(name or "") or command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -214,18 +218,29 @@ def compare(
         typer.Option(help="tasks, as for train; several: a,b", show_default="docstrings"),
     ] = None,
     seeds: Seeds = None,
-    budget: Annotated[
+    candidates: Annotated[
         int | None,
         typer.Option(
-            help="candidates tried per method and task; 0: use the settings unchanged",
-            show_default="4",
+            help="settings tried per method and task; 0: no tuning",
+            show_default="8",
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="add seeds until all is decided or this is spent: a time (2h) or a number of runs",
+            show_default="up to 20 seeds; with --seeds none are added",
+        ),
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option(help="also train Standard longer and with averaged weights"),
+    ] = True,
     jobs: Jobs = None,
     devices: Devices = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="method that the others are compared with", show_default="arch"),
+        typer.Option(help="method that the others are compared with", show_default="standard"),
     ] = None,
     keep_models: KeepModels = False,
     dry_run: DryRun = False,
@@ -245,11 +260,11 @@ def compare(
     allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
-    """Compare methods on equal terms: tasks × methods × seeds, each method tuned with the same
-    budget.
+    """Which method pays on your data, and is it real? Every method is tuned with the same effort.
 
     Candidates from a grid are trained on a part of the training data and chosen on the rest, never
-    on dev; what is given as a flag is not tuned. Repeat the command to resume a
+    on dev; settings given as flags are not tuned. Seeds are added until each method pays, does not
+    pay, or the budget ends. The winner's model is in FOLDER/best. Repeat the command to resume a
     comparison.
     """
     given = given_of({**flags, "task": task, "seeds": seeds, "output": output})
@@ -258,17 +273,23 @@ def compare(
         bases.inspect(config, given)
         require_clean_tree(allow_dirty or dry_run)
     from advreg.cli.compare import run_comparison, show_comparison
-    from advreg.cli.running import Orders
+    from advreg.cli.running import RunOptions
 
-    orders = Orders(jobs, picture, dry_run)
+    options = RunOptions(jobs, picture, dry_run)
     if table is not None:
         show_comparison(table, picture, console)
         return
     from advreg.lab.search.compare_settings import read_compare
 
-    own = {"budget": budget, "reference": reference, "keep_models": keep_models or None}
+    own = {
+        "candidates": candidates,
+        "budget": budget,
+        "controls": controls,
+        "reference": reference,
+        "keep_models": keep_models or None,
+    }
     settings = read_compare(config, given, training, **own)
-    raise typer.Exit(run_comparison(settings, orders, console))
+    raise typer.Exit(run_comparison(settings, options, console))
 
 
 @app.command()
@@ -335,11 +356,11 @@ def study(
     if table is None and write_grid is None:
         bases.inspect(config, given)
         require_clean_tree(allow_dirty or dry_run)
-    from advreg.cli.running import Orders
+    from advreg.cli.running import RunOptions
     from advreg.cli.study import run_study, show_study
     from advreg.lab.search import study_settings
 
-    orders = Orders(jobs, picture, dry_run)
+    options = RunOptions(jobs, picture, dry_run)
     if write_grid is not None:
         study_settings.write_grid(write_grid)
         console.print(
@@ -352,7 +373,7 @@ def study(
         return
     own = {"method": methods, "baselines": baselines, "keep_models": keep_models or None}
     settings = study_settings.read_study(config, grid, studies or [], given, training, **own)
-    raise typer.Exit(run_study(settings, orders, console))
+    raise typer.Exit(run_study(settings, options, console))
 
 
 @app.command()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Annotated, Any, get_args
 
 import typer
@@ -22,18 +22,47 @@ _OPTIONS_PANEL = "Options of the methods"
 _ALIASES = {"methods": "method"}  # of flags, by the name that was given
 
 
+_complete: dict[str, Callable[..., None]] = {}  # commands by name, for :func:`completed`
+
+
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a
-    method.
+    method, once it runs; until then it has its own flags alone, so that other commands start fast.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    _complete[command.__name__] = command
+    return _with_signature(command, _own_flags(command))
+
+
+def completed(name: str) -> Any:
+    """The command of this name with all its flags; ``None`` if it has no others than its own."""
+    if name not in _complete:
+        return None
+    own = _own_flags(_complete[name])
     named = {parameter.name for parameter in own}
     settings = [parameter for parameter in setting_flags() if parameter.name not in named]
     parameters = [*settings, *own, *option_flags(), *hidden_flags()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(_with_signature(_complete[name], parameters))
+    return typer.main.get_command(alone)
+
+
+def _own_flags(command: Callable[..., None]) -> list[inspect.Parameter]:
+    signature = inspect.signature(inspect.unwrap(command), eval_str=True)
+    return [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+
+
+def _with_signature(
+    command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """The command, as typer is to see it."""
+
+    @wraps(command)
+    def seen(**values: Any) -> None:
+        command(**values)
+
+    seen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    seen.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return seen
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.drawing import PictureError
 from advreg.lab.report.labels import counted
 from advreg.lab.report.sections.studies import draw_study
@@ -20,17 +20,17 @@ from advreg.records.study import STUDY_FILE, load
 PICTURE_FILE = "study.svg"
 
 
-def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
+def run_study(settings: StudySettings, options: RunOptions, console: Console) -> int:
     """Make the runs that are left, then print, write and draw what was found; the exit code."""
     from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Study(settings, folder, say),
-        lambda study, size: _announcement(settings, study.plan(), size, orders.dry_run),
-        lambda: show_study(folder, orders.picture, console),
+        lambda study, size: _announcement(settings, study.plan(), size, options.dry_run),
+        lambda: show_study(folder, options.picture, console),
         folder,
-        orders,
+        options,
         console,
     )
 
