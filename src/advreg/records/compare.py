@@ -152,7 +152,8 @@ class MethodGain:
         method: which; a control by its name in :attr:`CompareRecord.controls`.
         task: on which; null: the mean over all tasks, where there are several.
         seeds: with a score of both.
-        mean: in percent, or points of BLEU; null without a seed.
+        mean: how much better it is, in percent, points of BLEU, or less perplexity; null without a
+            seed.
         low, high: the interval, valid although seeds were added until a verdict was reached; null
             with fewer than two seeds.
         sampling_error: the part of the standard error that the choice of test samples has; null if

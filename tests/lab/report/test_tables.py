@@ -5,7 +5,7 @@ import io
 
 from rich.console import Console
 
-from advreg.lab.report.labels import scale_of
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.statistics import Spread
 from advreg.lab.report.tables import (
     Cell,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from advreg.lab.kinds.classification.description import Classification
 from advreg.lab.kinds.description import Description, Metrics
@@ -39,11 +40,20 @@ def main_metrics(task: str, metrics: Metrics) -> tuple[str, ...]:
     return next(filter(None, found), ())
 
 
-def lower_is_better(metrics: Sequence[str]) -> bool:
-    """Whether less is better of the metrics by which runs are judged.
+@dataclass(frozen=True)
+class Scale:
+    """How scores are shown and ranked."""
+
+    decimals: int = 1
+    lower_is_better: bool = False
+
+
+def scale_of(metrics: Sequence[str]) -> Scale:
+    """The scale of the mean of metrics by which runs are judged.
 
     Example:
-        >>> lower_is_better(["perplexity"]), lower_is_better(["accuracy", "f1"])
-        (True, False)
+        >>> scale_of(["perplexity"]), scale_of(["accuracy", "f1"])
+        (Scale(decimals=3, lower_is_better=True), Scale(decimals=1, lower_is_better=False))
     """
-    return any(metric in kind.lower_is_better for kind in KINDS.values() for metric in metrics)
+    lower = any(metric in kind.lower_is_better for kind in KINDS.values() for metric in metrics)
+    return Scale(3, True) if lower else Scale()

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
-from advreg.lab.report.labels import Scale, scale_of
 from advreg.records.compare import Choice, ComparedTask, score_of
 from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from advreg.lab.catalogue import catalogue, title_of
-from advreg.lab.kinds.registry import lower_is_better
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
 
@@ -147,24 +144,6 @@ def shortened(reason: str) -> str:
 
 
 # ---- scores
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How scores are shown and ranked."""
-
-    decimals: int = 1
-    lower_is_better: bool = False
-
-
-def scale_of(metrics: Sequence[str]) -> Scale:
-    """The scale of the mean of these metrics.
-
-    Example:
-        >>> scale_of(["perplexity"]), scale_of(["accuracy", "f1"])
-        (Scale(decimals=3, lower_is_better=True), Scale(decimals=1, lower_is_better=False))
-    """
-    return Scale(3, True) if lower_is_better(metrics) else Scale()
 
 
 def metric_text(name: str, value: float | None) -> str:

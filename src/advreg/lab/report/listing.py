@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Gathered, Run
 from advreg.lab.report.grouping import MainMetrics
-from advreg.lab.report.labels import NOTHING, Scale, duration, scale_of, spread_text, value_text
+from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
 from advreg.lab.report.statistics import Spread
 from advreg.lab.report.tables import Cell, Table, best_cells, csv_text
 from advreg.lab.report.variants import settings_of, varying_options

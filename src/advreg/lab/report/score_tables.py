@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import Results
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import (
@@ -13,7 +14,6 @@ from advreg.lab.report.labels import (
     metric_name,
     number_text,
     over_seeds,
-    scale_of,
     score_name,
     shortened,
     spread_text,

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.labels import (
     NOT_FINISHED,
     difference_text,
@@ -14,7 +15,6 @@ from advreg.lab.report.labels import (
     metric_name,
     number_text,
     over_seeds,
-    scale_of,
     shortened,
     spread_text,
     task_name,

@@ -12,7 +12,7 @@ from rich import box
 from rich.markup import escape as escape_rich
 from rich.table import Table as RichTable
 
-from advreg.lab.report.labels import Scale
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.statistics import Spread
 
 _LONG = 40  # characters from which a cell is text that may wrap

@@ -45,7 +45,10 @@ class LanguageSettings(RunSettings):
     kind: ClassVar[str] = "language"
     own_files: ClassVar[str] = LANGUAGE
     named_after: ClassVar[tuple[str, ...]] = ("train",)
-    common_grid: ClassVar[Mapping[str, Sequence[Any]]] = {"learning_rate": [3e-5, 1e-4, 3e-4]}
+    common_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "learning_rate": [3e-5, 1e-4, 3e-4],
+        "weight_decay": [0.0, 0.1],
+    }
 
     task: str = setting(
         LANGUAGE, f"language (with files of your own), or one of {', '.join(KNOWN)}", "data", main=3
