@@ -184,7 +184,7 @@ def test_adapters_alone_are_trained_and_saved(settings: LanguageSettings, tmp_pa
     model = PeftModel.from_pretrained(base, str(saved))
     losses = build(one, tmp_path / "again").losses(model, "test")
     assert Items.load(saved.parent).sets["test"]["loss"] == pytest.approx(losses["loss"], abs=1e-3)
-    assert record.training.more["lora"] == 2
+    assert (record.training.more["lora"], record.training.more["lora_alpha"]) == (2, 8)
 
 
 def test_adapters_on_bfloat16_weights_resume_to_the_bit(

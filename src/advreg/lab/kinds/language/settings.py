@@ -171,7 +171,11 @@ class LanguageSettings(RunSettings):
         return _LORA_RATE if self.lora else _FULL_RATE
 
     def _effective(self) -> Given:
-        return {"learning_rate": self.peak_learning_rate, "answer_pattern": self.pattern}
+        return {
+            "learning_rate": self.peak_learning_rate,
+            "answer_pattern": self.pattern,
+            "lora_alpha": (self.lora_alpha or 2 * self.lora) if self.lora else None,
+        }
 
     def _check_data(self) -> None:
         if self.model == SCRATCH:

@@ -209,7 +209,7 @@ def _with_adapters(model: Any, settings: LanguageSettings) -> Any:
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.lora,
-        lora_alpha=settings.lora_alpha or 2 * settings.lora,
+        lora_alpha=settings.facts()["lora_alpha"],
         lora_dropout=settings.lora_dropout,
         target_modules=targets[0] if targets == ["all-linear"] else targets,
     )
