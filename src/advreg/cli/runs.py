@@ -14,9 +14,7 @@ from rich.table import Table as RichTable
 
 from advreg.core.checks import suggest
 from advreg.lab.catalogue import catalogue, is_method, options_of_method
-from advreg.lab.kinds.classification.tasks import TASKS
-from advreg.lab.kinds.registry import main_metrics
-from advreg.lab.kinds.translation.corpora import CORPORA
+from advreg.lab.kinds.registry import KINDS, main_metrics
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import NOTHING, counted
 from advreg.lab.report.listing import (
@@ -29,7 +27,6 @@ from advreg.lab.report.listing import (
     to_csv,
 )
 from advreg.lab.report.tables import Cell, Table, to_rich
-from advreg.lab.runs.settings import DOCSTRINGS
 
 _WIDTH_OF_NAMES = 24  # at least, for names that are longer
 _LENGTH_OF_SETTINGS = 40  # below a name
@@ -61,7 +58,9 @@ def list_runs(
     found = gather([folder])
     all_lines = lines(found, main_metrics, tuning, _defaults)
     _refuse_unknown("method", wanted, all_lines, catalogue())
-    _refuse_unknown("task", wanted, all_lines, (DOCSTRINGS, *TASKS, *CORPORA))
+    _refuse_unknown(
+        "task", wanted, all_lines, [task for kind in KINDS.values() for task in kind.tasks]
+    )
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
         print(json.dumps([asdict(line) for line in listed], indent=1, ensure_ascii=False))

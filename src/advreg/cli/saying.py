@@ -21,7 +21,10 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-_WATCHED = ("eval_accuracy", "eval_pearson", "eval_bleu", "translated", "loss", "penalty")
+_WATCHED = (
+    *("eval_accuracy", "eval_pearson", "eval_bleu", "eval_perplexity", "translated", "answered"),
+    *("loss", "penalty"),
+)
 _ROOMY = 100  # columns of a terminal from which on a long bar leaves room for the note
 
 

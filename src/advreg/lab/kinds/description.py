@@ -42,12 +42,16 @@ class Description(ABC):
 
     name: ClassVar[str]
     """The name of the kind's folder in ``advreg.lab.kinds``, and the ``kind`` of its settings."""
+    settings: ClassVar[str]
+    """The module whose ``SETTINGS`` is the class of its runs' settings; imports no torch."""
     pipeline: ClassVar[str]
     """The pipeline tag of its models on the Hugging Face hub."""
     usage: ClassVar[str]
     """Python code that loads and uses a trained model, for the model card."""
     tasks: ClassVar[tuple[str, ...]]
     """What ``--task`` may be."""
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """The metrics of which less is better; they are shown on their own scale."""
     streams: ClassVar[int] = 1
     """How many sequences of a sample are perturbed: two with an encoder and a decoder."""
 

@@ -1,19 +1,22 @@
-"""Where data come from: the folder of the data, and the Hugging Face hub through the package
-`datasets`. Errors say what to do.
+"""Where data come from: the folder of the data, the Hugging Face hub through the package
+`datasets`, and tables of the user's own. Errors say what to do.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import importlib
+import io
 import json
 import lzma
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 DATA_VARIABLE = "ADVREG_DATA"
 """The environment variable that names the folder of the data where no flag does."""
@@ -119,3 +122,157 @@ def require_columns(dataset: Any, names: Iterable[str], where: HubSplit, part: s
                 f"{', '.join(dataset.column_names)}; the hub's data set has changed, give files "
                 "with --data"
             )
+
+
+# ---- tables
+
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file as read: its column names, and each row with its number."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, dict[str, Any]], ...]
+
+    @property
+    def listed(self) -> str:
+        """The columns, for errors."""
+        return ", ".join(map(repr, self.columns))
+
+
+def _suffix(path: Path) -> str:
+    """The one of `SUFFIXES` the file's name ends in."""
+    for suffix in SUFFIXES:
+        if path.name.lower().endswith(suffix):
+            return suffix
+    raise DataError(
+        f"{path}: the file name must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; "
+        "convert it"
+    )
+
+
+def _kind(path: Path) -> str:
+    """The kind of a table that exists, by its suffix."""
+    kind = _suffix(path).split(".")[1]
+    if not path.is_file():
+        got = "a folder" if path.is_dir() else "nothing"
+        raise DataError(f"{path}: must be a file, got {got}; check the path")
+    return kind
+
+
+def table_name(path: Path) -> str:
+    """The name of a table without its suffix."""
+    return path.name[: -len(_suffix(path))] or path.name
+
+
+def header_of(path: Path) -> tuple[str, ...]:
+    """The column names of a csv or tsv file, read without the rest of it; none of other files, or
+    where the file cannot be read, of which :func:`read_table` says what is wrong.
+    """
+    kind = _kind(path)
+    if kind not in ("csv", "tsv"):
+        return ()
+    try:
+        with _opened(path) as file:
+            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
+    except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
+        return ()
+    return tuple(name.strip() for name in header)
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """The columns of a table as far as its beginning shows them: the header, the keys of the first
+    object, or the schema; none where that cannot be read.
+    """
+    kind = _kind(path)
+    if kind in ("csv", "tsv"):
+        return header_of(path)
+    try:
+        if kind == "parquet":
+            return tuple(importlib.import_module("pyarrow.parquet").read_schema(path).names)
+        with _opened(path) as file:
+            return tuple(json_object(next(filter(str.strip, file), "{}"), str(path)))
+    except (ImportError, ValueError, EOFError, OSError, zlib.error):
+        return ()
+
+
+def _opened(path: Path) -> TextIO:
+    if path.name.lower().endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def read_table(path: Path) -> Table:
+    """Read a file; rows have the numbers that an editor or a spreadsheet shows."""
+    kind = _kind(path)
+    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
+    table = read[kind](path)
+    if not table.rows:
+        raise DataError(f"{path}: must hold at least one row of data, got none")
+    return table
+
+
+def _read_csv(path: Path) -> Table:
+    return _separated(path, strict=True)
+
+
+def _read_tsv(path: Path) -> Table:
+    """In tsv a quote is a character like any other, as GLUE writes it."""
+    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _separated(path: Path, **form: Any) -> Table:
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
+    try:
+        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
+        ) from error
+    if not records:
+        return Table(path, (), ())
+    (first, names), *rows = records
+    header = tuple(name.strip() for name in names)
+    repeated = [name for name, count in Counter(header).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"{path}, row {first}: column names must differ, got {repeated[0]!r} more than once"
+        )
+    for number, cells in rows:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}, row {number}: must have {len(header)} columns like the header, got "
+                f"{len(cells)}; check the separators and quotes of this row"
+            )
+    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
+    return Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
+
+
+def _read_jsonl(path: Path) -> Table:
+    # not splitlines(): U+2028 and its like may stand inside a JSON string
+    rows = tuple(
+        (number, json_object(line, f"{path}, line {number}"))
+        for number, line in enumerate(read_text(path).split("\n"), start=1)
+        if line.strip()
+    )
+    return Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DataError(
+            f"{path}: reading parquet needs pyarrow, which is not installed; "
+            f"pip install pyarrow, or save the table as .csv or .jsonl"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
+        names, rows = table.column_names, table.to_pylist()  # here text is decoded
+    except (ValueError, OSError) as error:  # pyarrow's own errors derive from these
+        raise DataError(f"{path}: must be a parquet file, got: {error}; write it again") from error
+    return Table(path, tuple(names), tuple(enumerate(rows, start=1)))

@@ -6,23 +6,25 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
 from advreg.core.options import Given, Options, options_of
 from advreg.lab.catalogue import catalogue, is_method
+from advreg.lab.kinds.registry import KINDS as DESCRIPTIONS
 from advreg.lab.runs.settings import (
     RunSettings,
     SettingsError,
-    TrainSettings,
     names_of,
     unknown_task,
 )
-from advreg.lab.runs.translation_settings import TranslationSettings
 
 AnySettings = RunSettings
-KINDS: tuple[type[RunSettings], ...] = (TrainSettings, TranslationSettings)
+KINDS: tuple[type[RunSettings], ...] = tuple(
+    import_module(kind.settings).SETTINGS for kind in DESCRIPTIONS.values()
+)
 """The settings of each kind of task."""
 
 _MOST_SEEDS = 10_000
@@ -57,8 +59,9 @@ class Asked:
     def tasks(self) -> list[str]:
         """The named tasks; without a name, the task of the given files."""
         tasks = split(self.settings.get("task") or [])
-        owners = (kind for kind in KINDS if self.settings.keys() & {*names_of(kind, "files")})
-        tasks = tasks or [next((kind.own_files for kind in owners), KINDS[0].task)]
+        if not tasks:
+            owners = [kind.own_files for kind in KINDS if kind.claims(self.settings)]
+            tasks = [owners[-1] if owners else KINDS[0].task]
         if len(set(tasks)) != len(tasks):
             raise SettingsError(f"task must be different names, at least one, got {tasks}")
         if len({kind_of(task) for task in tasks}) > 1:

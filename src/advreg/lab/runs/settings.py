@@ -164,6 +164,8 @@ class RunSettings(Settings, ABC):
     """The task whose samples are the user's files."""
     named_after: ClassVar[tuple[str, ...]]
     """The files that give the data their name; the first that is given."""
+    common_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """What ``advreg compare`` tunes with every method; empty: what suits the model."""
 
     task: str = setting("", "name of the task", "data", main=3)
     data: str | None = setting(None, "folder of the data", "data")
@@ -245,6 +247,11 @@ class RunSettings(Settings, ABC):
     def foreign(cls, task: str) -> frozenset[str]:
         """Settings that name data of other tasks of this kind."""
         return frozenset() if task == cls.own_files else frozenset(names_of(cls, "files"))
+
+    @classmethod
+    def claims(cls, given: Given) -> bool:
+        """Whether the files that are given are of this kind; asked where no task is named."""
+        return bool(given.keys() & {*names_of(cls, "files")})
 
     @classmethod
     def inspect(cls, given: Given) -> None:
@@ -478,3 +485,6 @@ class TrainSettings(RunSettings):
                 f"data is a folder of named tasks, but the task is {self.task}; give --task NAME "
                 "too"
             )
+
+
+SETTINGS = TrainSettings

@@ -275,3 +275,6 @@ class TranslationSettings(RunSettings):
                 "translation needs text to train on; give --train-source and --train-target"
             )
         return found
+
+
+SETTINGS = TranslationSettings

@@ -17,6 +17,7 @@ class Classification(Description):
     """Classification, and regression where the labels are scores."""
 
     name = "classification"
+    settings = "advreg.lab.runs.settings"
     pipeline = "text-classification"
     tasks = (DOCSTRINGS, FILES, *TASKS)
     usage = """\

@@ -22,14 +22,8 @@ first is row 1.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import importlib
-import io
 import math
 import random
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +35,7 @@ from advreg.lab.kinds.classification.textdata import (
     check_examples,
     make_text_data,
 )
-from advreg.lab.kinds.sources import DataError, json_object, read_text
+from advreg.lab.kinds.sources import DataError, Table, header_of, read_table, table_name
 
 LABEL_NAMES = ("label", "labels", "target", "class", "score", "y")
 PAIRED_NAMES = (
@@ -59,7 +53,6 @@ TEXT_NAMES = (
 )  # fmt: skip
 PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 Label = str | int | float
 
@@ -69,19 +62,6 @@ class _Columns:
     text: str
     pair: str | None
     label: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A file as read: its column names, and each row with its number."""
-
-    path: Path
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int, dict[str, Any]], ...]
-
-    @property
-    def listed(self) -> str:
-        return ", ".join(map(repr, self.columns))
 
 
 class _Row(NamedTuple):
@@ -112,7 +92,7 @@ def load_tables(
     """
     if not 0 < dev_fraction < 1:
         raise DataError(f"dev_fraction must be between 0 and 1, both excluded, got {dev_fraction}")
-    tables = [_read(Path(path)) for path in (train, dev) if path is not None]
+    tables = [read_table(Path(path)) for path in (train, dev) if path is not None]
     columns = _find_columns(tables[0], text, pair, label)
     parts = [(table.path, _rows(table, columns)) for table in tables]
     labels = _class_names(parts)
@@ -121,7 +101,7 @@ def load_tables(
     if len(splits) == 1:
         splits = _split(splits[0], labels, dev_fraction, seed, source)
     return make_text_data(
-        source.name[: -len(_suffix(source))] or source.name,
+        table_name(source),
         splits[0],
         splits[1],
         labels,
@@ -136,119 +116,15 @@ def check_columns(
     """Refuse a file that is not there and columns that it does not have, by the header of a csv or
     tsv file; columns of other files are checked when these are read.
     """
-    kind = _kind(path)
-    if kind not in ("csv", "tsv"):
-        return
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
-    except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
-        return  # load_tables says what is wrong with the file
-    if header:
-        names = tuple(name.strip() for name in header)
-        _find_columns(_Table(path, names, ()), text, pair, label)
-
-
-# ---- reading
-
-
-def _suffix(path: Path) -> str:
-    """The one of `SUFFIXES` the file's name ends in."""
-    for suffix in SUFFIXES:
-        if path.name.lower().endswith(suffix):
-            return suffix
-    raise DataError(
-        f"{path}: the file name must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; "
-        "convert it"
-    )
-
-
-def _kind(path: Path) -> str:
-    """The kind of a table that exists, by its suffix."""
-    kind = _suffix(path).split(".")[1]
-    if not path.is_file():
-        got = "a folder" if path.is_dir() else "nothing"
-        raise DataError(f"{path}: must be a file, got {got}; check the path")
-    return kind
-
-
-def _read(path: Path) -> _Table:
-    kind = _kind(path)
-    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
-    table = read[kind](path)
-    if not table.rows:
-        raise DataError(f"{path}: must hold at least one row of data, got none")
-    return table
-
-
-def _read_csv(path: Path) -> _Table:
-    return _separated(path, strict=True)
-
-
-def _read_tsv(path: Path) -> _Table:
-    """In tsv a quote is a character like any other, as GLUE writes it."""
-    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
-def _separated(path: Path, **form: Any) -> _Table:
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
-    try:
-        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
-        ) from error
-    if not records:
-        return _Table(path, (), ())
-    (first, names), *rows = records
-    header = tuple(name.strip() for name in names)
-    repeated = [name for name, count in Counter(header).items() if count > 1]
-    if repeated:
-        raise DataError(
-            f"{path}, row {first}: column names must differ, got {repeated[0]!r} more than once"
-        )
-    for number, cells in rows:
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, row {number}: must have {len(header)} columns like the header, got "
-                f"{len(cells)}; check the separators and quotes of this row"
-            )
-    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
-    return _Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
-
-
-def _read_jsonl(path: Path) -> _Table:
-    # not splitlines(): U+2028 and its like may stand inside a JSON string
-    rows = tuple(
-        (number, json_object(line, f"{path}, line {number}"))
-        for number, line in enumerate(read_text(path).split("\n"), start=1)
-        if line.strip()
-    )
-    return _Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
-
-
-def _read_parquet(path: Path) -> _Table:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataError(
-            f"{path}: reading parquet needs pyarrow, which is not installed; "
-            f"pip install pyarrow, or save the table as .csv or .jsonl"
-        ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-        names, rows = table.column_names, table.to_pylist()  # here text is decoded
-    except (ValueError, OSError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{path}: must be a parquet file, got: {error}; write it again") from error
-    return _Table(path, tuple(names), tuple(enumerate(rows, start=1)))
+    names = header_of(path)
+    if names:
+        _find_columns(Table(path, names, ()), text, pair, label)
 
 
 # ---- columns
 
 
-def _find_columns(table: _Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
+def _find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
     """The named columns, and guesses for the others."""
     given = {"text": text, "pair": pair, "label": label}
     named = {what: name for what, name in given.items() if name is not None}
@@ -269,7 +145,7 @@ def _find_columns(table: _Table, text: str | None, pair: str | None, label: str 
     return _Columns(text, pair, label)
 
 
-def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
+def _guess_texts(table: Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
     """The text column and, unless it is named, the column paired with it."""
     partners = free if pair is None else {pair.lower(): pair}
     for first, second in PAIRED_NAMES:
@@ -281,7 +157,7 @@ def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple
     return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
 
 
-def _guess(table: _Table, free: dict[str, str], what: str, names: Sequence[str]) -> str:
+def _guess(table: Table, free: dict[str, str], what: str, names: Sequence[str]) -> str:
     """The first of the names that is free."""
     for name in names:
         if name in free:
@@ -295,7 +171,7 @@ def _guess(table: _Table, free: dict[str, str], what: str, names: Sequence[str])
 # ---- cells
 
 
-def _rows(table: _Table, columns: _Columns) -> list[_Row]:
+def _rows(table: Table, columns: _Columns) -> list[_Row]:
     """The table's used columns, each cell checked for its type."""
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in table.columns:

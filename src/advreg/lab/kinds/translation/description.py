@@ -17,6 +17,7 @@ class Translation(Description):
     """Machine translation."""
 
     name = "translation"
+    settings = "advreg.lab.runs.translation_settings"
     pipeline = "translation"
     tasks = (TRANSLATION, *CORPORA)
     streams = 2
