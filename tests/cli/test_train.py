@@ -182,12 +182,13 @@ def test_the_constant_answer_has_a_row_and_what_is_no_better_is_warned_of() -> N
         judged("r3f", 0, 0.535, accuracy=0.6),
         judged("r3f", 1, 0.535, accuracy=0.48),
     ]
-    assert rows(done)["always 'neg'"][:2] == ["", "53.5"]
+    assert "majority: the answer is always 'neg'" in str(comparison(done).caption)
+    assert rows(done)["majority"][:2] == ["", "53.5"]
     assert len(list(no_better_than_a_constant(done[:2]))) == 1  # 53.5: exactly as good
     assert list(no_better_than_a_constant(done[2:])) == []
     (told,) = no_better_than_a_constant(done[3:])
     assert told.startswith(
-        "WARNING r3f scores 48.0, no better than the constant answer always 'neg' (53.5)"
+        "WARNING r3f scores 48.0, no better than one answer for every sample (majority: 53.5)"
     )
 
 

@@ -121,9 +121,9 @@ def no_better_than_a_constant(done: Sequence[RunRecord]) -> Iterator[str]:
         score = statistics.fmean(shown.scores(record)[0] for record in mine)
         if not score > shown.baseline.score:
             yield (
-                f"WARNING {method} scores {score:.1f}, no better than the constant answer "
-                f"{shown.baseline.name} ({shown.baseline.score:.1f}): it has learnt nothing that "
-                "shows. Use a pretrained --model or more --epochs, and check the labels"
+                f"WARNING {method} scores {score:.1f}, no better than one answer for every sample "
+                f"({shown.baseline.name}: {shown.baseline.score:.1f}). Use a pretrained --model or "
+                "more --epochs, and check the labels"
             )
 
 

@@ -478,15 +478,15 @@ def test_many_whole_numbers_are_classes_or_scores_only_when_the_user_says_so(
 @pytest.mark.parametrize(
     ("labels", "kind", "told"),
     [
-        (["a", "b"], None, "classification, because of 2 names as labels"),
+        (["a", "b"], None, "classification, because the labels are 2 names"),
         (
             [1, 2, 5],
             None,
-            "classification, because of 3 different whole numbers as labels (else: -",
+            "classification, because the labels are 3 different whole numbers (o",
         ),
-        ([1, 2, 5], "regression", "regression, because of --kind regression"),
-        ([0.5, 2], None, "regression, because of labels that are not whole numbers"),
-        ([0.5, 2], "classification", "classification, because of --kind classification"),
+        ([1, 2, 5], "regression", "regression, because --kind says so"),
+        ([0.5, 2], None, "regression, because the labels are not whole numbers"),
+        ([0.5, 2], "classification", "classification, because --kind says so"),
     ],
 )
 def test_why_the_task_was_chosen_is_said(

@@ -42,13 +42,15 @@ predict([{"text": "The first text of a pair.", "text_pair": "The second."}])"""
         names = main_metrics(record.task.name, record.outcome.metrics) or ("pearson",)
         score = names[0] if len(names) == 1 else f"mean of {', '.join(names)}"
         further = {_FURTHER[name]: (name,) for name in _FURTHER if name in record.outcome.metrics}
+        majority = record.task.details.get("majority") if names == ("accuracy",) else None
+        told = f"\nmajority: the answer is always '{majority['label']}'" if majority else ""
         return ScoreTable(
             title=f"{record.task.name}: dev {score}, mean ± sd over seeds",
-            caption="step time: relative to Standard; forward, backward: passes per step",
+            caption=f"step time: relative to Standard; forward, backward: passes per step{told}",
             columns={score.split(" of ")[0]: names, **further},  # the title names parts of a mean
             decimals=1,
             narrow=bool(further),
-            baseline=_majority(record) if names == ("accuracy",) else None,
+            baseline=majority and Baseline("majority", 100 * majority["share"]),
         )
 
     def rescore(
@@ -57,9 +59,3 @@ predict([{"text": "The first text of a pair.", "text_pair": "The second."}])"""
         from advreg.lab.kinds.classification.metrics import rescored
 
         return rescored(items, metrics, rows)
-
-
-def _majority(record: RunRecord) -> Baseline | None:
-    """The score of always answering with the commonest class, where the record has it."""
-    found = record.task.details.get("majority")
-    return found and Baseline(f"always '{found['label']}'", 100 * found["share"])

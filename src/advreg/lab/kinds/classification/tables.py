@@ -265,9 +265,9 @@ def _class_names(
             f"labels must be numbers with --kind regression, got {names[0]!r} ({first[names[0]]}); "
             "is it the right column?"
         )
-    chosen, reason = (kind, f"--kind {kind}") if kind else _told(parts[0].path, names, numbers)
+    chosen, reason = (kind, "--kind says so") if kind else _told(parts[0].path, names, numbers)
     classes = tuple(names or map(str, numbers)) if chosen == "classification" else None
-    return classes, f"{chosen}, because of {reason}"
+    return classes, f"{chosen}, because {reason}"
 
 
 def _told(
@@ -275,9 +275,9 @@ def _told(
 ) -> tuple[LabelKind, str]:
     """What the labels decide, and by what."""
     if names:
-        return "classification", f"{len(names)} names as labels"
+        return "classification", f"the labels are {len(names)} names"
     if not all(type(each) is int for each in numbers):
-        return "regression", "labels that are not whole numbers"
+        return "regression", "the labels are not whole numbers"
     if len(numbers) > MAX_NUMBERED_CLASSES:
         raise DataError(
             f"{path}: {len(numbers)} different whole numbers as labels may be classes or scores; "
@@ -285,7 +285,7 @@ def _told(
         )
     return (
         "classification",
-        f"{len(numbers)} different whole numbers as labels (else: --kind regression)",
+        f"the labels are {len(numbers)} different whole numbers (otherwise add --kind regression)",
     )
 
 
