@@ -56,7 +56,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
 ) -> None:
     done = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "200"})
     shown = set(done.out.split())
-    singular = {"methods": "method"}
+    singular = {"methods": "method", "label_kind": "kind"}
     settings = {field.name for field in dataclasses.fields(TrainSettings)} - {"options", "training"}
     options = {option.name for name in registry for option in describe(name)}
     wanted = {"config", "set", "resume", *(singular.get(name, name) for name in settings | options)}

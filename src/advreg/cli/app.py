@@ -374,6 +374,76 @@ def study(
 
 
 @app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder of a run, or a model folder")],
+    *,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="txt (a text a line), csv, tsv, jsonl or parquet",
+            show_default="standard input",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="txt, csv or jsonl", show_default="standard output"),
+    ] = None,
+    input_format: Annotated[
+        str | None,
+        typer.Option(help="txt, csv or jsonl", show_default="by the file's name; else txt"),
+    ] = None,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            help="txt, csv or jsonl",
+            show_default="by the file's name; else csv, or txt for a translation",
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="column of the text", show_default="that of the training, else guessed"),
+    ] = None,
+    pair_column: Annotated[
+        str | None,
+        typer.Option(
+            help="column of the second text of a pair",
+            show_default="that of the training, else guessed",
+        ),
+    ] = None,
+    all_classes: Annotated[
+        bool, typer.Option("--all-classes", help="a column with the probability of each class")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda", show_default="cuda if there is one")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="NAME=VALUE: precision; batch_size of a classifier; beam, length_penalty, "
+            "max_tokens of a translator",
+        ),
+    ] = None,
+) -> None:
+    """Predict with a trained model: `advreg predict RUN < texts`, or with --input and --output.
+
+    A classifier adds the class and its probability to each row, a regressor a number, a translator
+    a translation. Texts are cut as in the training. Progress goes to stderr.
+    """
+    from advreg.cli.predict import Order, predict_standard_streams
+
+    given = parse_assignments(set_ or [])
+    given |= {"device": device} if device is not None else {}
+    given |= {"all_classes": True} if all_classes else {}
+    order = Order(
+        model, input_, output, input_format, output_format, text_column, pair_column, given
+    )
+    predict_standard_streams(order)
+
+
+@app.command()
 def translate(
     model: Annotated[Path, typer.Argument(help="folder of a translation run, or its model folder")],
     *,
@@ -393,17 +463,20 @@ def translate(
         str | None, typer.Option(help="cpu or cuda", show_default="cuda if there is one")
     ] = None,
 ) -> None:
-    """Translate lines: `advreg translate MODEL < source > output`. Progress goes to stderr."""
-    from advreg.cli.translate import translate_standard_streams
+    """Translate lines: `advreg translate MODEL < source > output`; `advreg predict` with the
+    options of translation as flags.
+    """
+    from advreg.cli.predict import Order, predict_standard_streams
 
-    translate_standard_streams(
-        model,
-        beam=beam,
-        length_penalty=length_penalty,
-        max_tokens=max_tokens,
-        precision=precision,
-        device=device,
-    )
+    options = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "max_tokens": max_tokens,
+        "precision": precision,
+        "device": device,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    predict_standard_streams(Order(model, output_form="txt", options=given))
 
 
 @app.command()

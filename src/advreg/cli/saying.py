@@ -21,6 +21,8 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from advreg.lab.report.labels import metric_text
+
 _WATCHED = (
     *("eval_accuracy", "eval_pearson", "eval_bleu", "eval_perplexity", "translated", "answered"),
     *("loss", "penalty"),
@@ -76,10 +78,14 @@ def note(logs: Mapping[str, float]) -> str:
 
     Example:
         >>> note({"loss": 0.51234, "learning_rate": 1e-4}), note({"eval_bleu": 31.5})
-        ('loss 0.512', 'bleu 31.500')
+        ('loss 0.5123', 'bleu 31.5')
+        >>> note({"eval_accuracy": 0.535})
+        'accuracy 53.5'
     """
     return "  ".join(
-        f"{name.removeprefix('eval_')} {logs[name]:.3f}" for name in _WATCHED if name in logs
+        f"{name.removeprefix('eval_')} {metric_text(name, logs[name])}"
+        for name in _WATCHED
+        if name in logs
     )
 
 

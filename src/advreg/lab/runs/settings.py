@@ -19,7 +19,7 @@ from advreg.core.options import Checked, Given, Options, Preset, option, options
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
 from advreg.lab.kinds.classification.description import FILES as FILES
-from advreg.lab.kinds.classification.tables import check_columns
+from advreg.lab.kinds.classification.tables import LabelKind, check_columns
 from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.runs.training_presets import training_preset
 
@@ -46,6 +46,9 @@ _COMPUTED = (
     *("disable_tqdm", "dataloader_num_workers", "dataloader_pin_memory", "save_total_limit"),
     *("settings", "short_attention"),  # all settings, in plans; in older ones, a removed kernel
 )
+
+
+_FLAGS = {"methods": "--method", "label_kind": "--kind"}  # where it is not the name
 
 
 class SettingsError(ValueError):
@@ -81,7 +84,7 @@ def flag_name(name: str) -> str:
         >>> flag_name("learning_rate"), flag_name("methods"), flag_name("temporal.weight")
         ('--learning-rate', '--method', '--temporal.weight')
     """
-    return "--method" if name == "methods" else f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def stem_of(path: str) -> str:
@@ -261,7 +264,9 @@ class RunSettings(Settings, ABC):
         """A new instance of one of the methods: the defaults, then the given options."""
         from advreg.methods import create
 
-        return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
+        usual = self._usual_options(name)
+        usual = {**usual, **self._refreshes_in_time(name, usual)}
+        return create(name, **{**usual, **self.options.get(name, {})})
 
     def facts(self) -> Options:
         """The settings that a resumed run must share, except data, method and seed."""
@@ -294,6 +299,18 @@ class RunSettings(Settings, ABC):
         from advreg.methods import preset
 
         return {} if self.preset is None else preset(self.preset, name)
+
+    def _refreshes_in_time(self, name: str, usual: Given) -> Given:
+        """Where the usual T_c is not reached in the epochs, three refreshes instead."""
+        from advreg.methods.base import describe
+
+        found = {}
+        for each in describe(name):
+            every = usual.get(each.name, each.default)
+            is_every = each.name.rpartition(".")[2] == "refresh_every"
+            if is_every and every is not None and every >= self.epochs > 1:
+                found[each.name] = round(self.epochs / 3) or 1
+        return found
 
     def _effective(self) -> Given:
         """Effective values of settings that follow from others."""
@@ -368,7 +385,7 @@ class TrainSettings(RunSettings):
     )
     dev: str | None = setting(
         None,
-        "samples to evaluate on; without it a tenth of the training file is held out",
+        "samples to evaluate on; without it a tenth of each class of the training file is held out",
         "files",
         main=2,
     )
@@ -377,6 +394,12 @@ class TrainSettings(RunSettings):
         None, "column of the second text of a pair; by default guessed", "files"
     )
     label_column: str | None = setting(None, "column of the label; by default guessed", "files")
+    label_kind: LabelKind | None = setting(
+        None, "whether labels are classes or scores; by default the labels decide", "files"
+    )
+    drop_empty: bool = setting(
+        False, "leave out rows without a text or a label, instead of refusing them", "files"
+    )
     model: str = setting(
         SCRATCH,
         "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub",

@@ -62,6 +62,7 @@ def longest_input(tokenizer: Any, positions: int | None, asked: int | None) -> i
     most = min(limits) if limits else 512
     if asked is not None and not 5 <= asked <= most:
         raise ValueError(
-            f"max_length must be between 5 and {most}, which is what the model takes, got {asked}"
+            f"max_length must be between 5 and {most}, which is what the model and its tokenizer "
+            f"(model_max_length) take, got {asked}"
         )
     return asked if asked is not None else min(most, 128)

@@ -35,6 +35,17 @@ def f1(predictions: Array, labels: Array) -> float:
     return 2 * hits / marked if marked > 0 else 0.0
 
 
+def macro_f1(predictions: Array, labels: Array) -> float:
+    """The mean of F1 over the classes that are predicted or right somewhere.
+
+    Example:
+        >>> macro_f1(np.array([0, 0, 0, 0]), np.array([1, 0, 0, 0])).__round__(3)
+        0.429
+    """
+    classes = np.union1d(predictions, labels)
+    return float(np.mean([f1(predictions == each, labels == each) for each in classes]))
+
+
 def matthews(predictions: Array, labels: Array) -> float:
     """Matthews' correlation: Pearson's between prediction and label, for any number of classes
     (Gorodkin 2004).
@@ -76,6 +87,7 @@ def rmse(predictions: Array, labels: Array) -> float:
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
+    "macro_f1": macro_f1,
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,

@@ -21,6 +21,7 @@ class Translation(Description):
     pipeline = "translation"
     tasks = (TRANSLATION, *CORPORA)
     streams = 2
+    architectures = ("ForConditionalGeneration", "MTModel")
     usage = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
