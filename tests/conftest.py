@@ -17,9 +17,14 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+gc.disable()  # until all is collected: imports take a quarter less, and leave little garbage
 os.fsync = lambda descriptor: None  # no test cuts the power, and all together wait for minutes
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
