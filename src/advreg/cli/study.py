@@ -1,6 +1,4 @@
-"""``advreg study``: carries a parameter study out under a live display; prints its tables and draws
-it.
-"""
+"""``advreg study``: runs a parameter study with a live display, prints its tables and draws it."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ PICTURE_FILE = "study.svg"
 
 
 def run_study(settings: StudySettings, options: RunOptions, console: Console) -> int:
-    """Make the runs that are left, then print, write and draw what was found; the exit code."""
+    """Make the remaining runs, then print, write and draw the results; returns the exit code."""
     from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
@@ -36,8 +34,8 @@ def run_study(settings: StudySettings, options: RunOptions, console: Console) ->
 
 
 def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a study from its record, and write and draw them again; whether all
-    runs have a result.
+    """Print the tables of a study from its record, and write and draw them again; returns whether
+    all runs have a result.
     """
     record = load(folder)
     found = findings(record)
@@ -58,7 +56,7 @@ def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
 def _announcement(
     settings: StudySettings, plan: Mapping[str, tuple[int, int]], size: int, in_full: bool
 ) -> str:
-    """The plan; in full, with a line for each of the settings that are left."""
+    """The plan; in full, with a line for each remaining setting."""
     base = settings.base
     left = sum(runs for runs, _ in plan.values())
     steps = sum(runs * each for runs, each in plan.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from advreg.lab.kinds.classification.description import Classification
 from advreg.lab.kinds.description import Description, Metrics
@@ -23,6 +25,25 @@ def kind_of(task: TaskInfo) -> Description:
     """The kind of the runs whose records have this task."""
     usual, *_ = KINDS.values()
     return next((kind for kind in KINDS.values() if kind.recognises(task)), usual)
+
+
+def kind_of_model(folder: Path) -> Description:
+    """The kind of the model in a folder, by its class in ``config.json``."""
+    path = folder / "config.json"
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["architectures"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"'{folder}' must be the folder of a run or of a model, with a config.json that names "
+            f"its architectures ({error})"
+        ) from error
+    for kind in KINDS.values():
+        if any(name.endswith(kind.architectures) for name in names or ()):
+            return kind
+    known = ", ".join(f"…{end}" for kind in KINDS.values() for end in kind.architectures)
+    raise ValueError(
+        f"{path}: a model to predict with must be of a class {known}, got {names}; train it first"
+    )
 
 
 def main_metrics(task: str, metrics: Metrics) -> tuple[str, ...]:

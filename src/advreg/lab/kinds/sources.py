@@ -13,7 +13,7 @@ import lzma
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -129,13 +129,25 @@ def require_columns(dataset: Any, names: Iterable[str], where: HubSplit, part: s
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file as read: its column names, and each row with its number."""
+    """A table as read.
+
+    Args:
+        path: what errors call it.
+        columns: their names.
+        rows: each with the number that an editor or a spreadsheet shows (the header is row 1); in
+            jsonl that of its line, in parquet the first is row 1.
+        notes: what a user should know of how it was read.
+    """
 
     path: Path
     columns: tuple[str, ...]
-    rows: tuple[tuple[int, dict[str, Any]], ...]
+    rows: tuple[tuple[int, dict[str, Any]], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def listed(self) -> str:
@@ -177,7 +189,9 @@ def header_of(path: Path) -> tuple[str, ...]:
         return ()
     try:
         with _opened(path) as file:
-            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
+            first = file.readline()
+            separator = "\t" if kind == "tsv" else separator_of(first)
+            header = next(csv.reader([first], delimiter=separator), [])
     except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
         return ()
     return tuple(name.strip() for name in header)
@@ -206,34 +220,61 @@ def _opened(path: Path) -> TextIO:
 
 
 def read_table(path: Path) -> Table:
-    """Read a file; rows have the numbers that an editor or a spreadsheet shows."""
+    """Read a file by its suffix; it must hold a row."""
     kind = _kind(path)
-    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
-    table = read[kind](path)
+    table = _read_parquet(path) if kind == "parquet" else _PARSERS[kind](read_text(path), path)
+    return _not_empty(table)
+
+
+def parse_table(kind: str, text: str, path: Path) -> Table:
+    """The table in a text of this kind: csv, tsv or jsonl; errors call it by the path."""
+    return _not_empty(_PARSERS[kind](text, path))
+
+
+def _not_empty(table: Table) -> Table:
     if not table.rows:
-        raise DataError(f"{path}: must hold at least one row of data, got none")
+        raise DataError(f"{table.path}: must hold at least one row of data, got none")
     return table
 
 
-def _read_csv(path: Path) -> Table:
-    return _separated(path, strict=True)
+def separator_of(header: str) -> str:
+    """What separates the columns of a csv file: a comma, unless the header has none.
+
+    Example:
+        >>> separator_of("text;label"), separator_of("text,label;b"), separator_of("text")
+        (';', ',', ',')
+    """
+    counts = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in _SEPARATORS}
+    most = max(counts, key=lambda mark: counts[mark])
+    alone = len(next(csv.reader([header]), [])) < 2
+    return most if alone and counts[most] > 1 else ","
 
 
-def _read_tsv(path: Path) -> Table:
+def _parse_csv(text: str, path: Path) -> Table:
+    separator = separator_of(text.partition("\n")[0])
+    note = f"{path}: the columns are separated by {_SEPARATORS.get(separator)}"
+    notes = () if separator == "," else (note,)
+    return _separated(text, path, notes, delimiter=separator, strict=True)
+
+
+def _parse_tsv(text: str, path: Path) -> Table:
     """In tsv a quote is a character like any other, as GLUE writes it."""
-    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return _separated(text, path, (), delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _separated(path: Path, **form: Any) -> Table:
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
+def _separated(text: str, path: Path, notes: tuple[str, ...], **form: Any) -> Table:
+    records: list[tuple[int, list[str]]] = []
+    number = 0
     try:
-        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
+        for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), **form), start=1):
+            if cells:
+                records.append((number, cells))
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
+            f"{path}, row {number + 1}: must be valid csv, got: {error}; check the quotes"
         ) from error
     if not records:
-        return Table(path, (), ())
+        return Table(path, ())
     (first, names), *rows = records
     header = tuple(name.strip() for name in names)
     repeated = [name for name, count in Counter(header).items() if count > 1]
@@ -247,18 +288,25 @@ def _separated(path: Path, **form: Any) -> Table:
                 f"{path}, row {number}: must have {len(header)} columns like the header, got "
                 f"{len(cells)}; check the separators and quotes of this row"
             )
-    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
-    return Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
+    named = tuple((number, dict(zip(header, cells, strict=True))) for number, cells in rows)
+    return Table(path, header, named, notes)
 
 
-def _read_jsonl(path: Path) -> Table:
+def _parse_jsonl(text: str, path: Path) -> Table:
     # not splitlines(): U+2028 and its like may stand inside a JSON string
     rows = tuple(
-        (number, json_object(line, f"{path}, line {number}"))
-        for number, line in enumerate(read_text(path).split("\n"), start=1)
+        (number, json_object(line, f"{path}, row {number}"))
+        for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     )
     return Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
+
+
+_PARSERS: dict[str, Callable[[str, Path], Table]] = {
+    "csv": _parse_csv,
+    "tsv": _parse_tsv,
+    "jsonl": _parse_jsonl,
+}
 
 
 def _read_parquet(path: Path) -> Table:

@@ -1,4 +1,4 @@
-"""What reports and tables say of runs of translation."""
+"""Description of translation runs for reports and tables."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Translation(Description):
     pipeline = "translation"
     tasks = (TRANSLATION, *CORPORA)
     streams = 2
+    architectures = ("ForConditionalGeneration", "MTModel")
     usage = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
