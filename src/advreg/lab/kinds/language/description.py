@@ -22,6 +22,7 @@ class Language(Description):
     settings = "advreg.lab.kinds.language.settings"
     pipeline = "text-generation"
     tasks = (LANGUAGE, *KNOWN)
+    architectures = ("ForCausalLM", "LMHeadModel")
     lower_is_better = ("perplexity", "loss")
     usage = """\
 from transformers import pipeline
