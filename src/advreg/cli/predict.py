@@ -15,10 +15,11 @@ from typing import Any, TextIO, get_args
 
 from advreg.core.checks import check_choice
 from advreg.lab.kinds.classification.columns import find_texts
-from advreg.lab.kinds.predictor import PREDICTION, Form, Text, load_predictor
+from advreg.lab.kinds.predictor import PREDICTION, Form, Text
 from advreg.lab.kinds.sources import DataError, Table, decoded, parse_table, read_table
 from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.runs.plans import RECORD_FILE
+from advreg.lab.runs.predictors import load_predictor
 from advreg.records import run as records
 
 # bytes that are not UTF-8 become surrogates, from which they can be had again

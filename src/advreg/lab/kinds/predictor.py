@@ -8,15 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
-from advreg.core.checks import suggest
-from advreg.core.options import Checked, Given, option, options_of
-from advreg.lab.kinds.registry import kind_of_model
+from advreg.core.options import Checked, option
 
 Form = Literal["txt", "csv", "jsonl"]
 PREDICTION = "prediction"
@@ -76,20 +73,6 @@ class Predictor(ABC):
         for index, row in zip(real, rows, strict=True):
             found[index] = row
         return found
-
-
-def load_predictor(folder: Path, given: Given) -> Predictor:
-    """The predictor for the model in a folder, with the options that are given."""
-    kind: type[Predictor] = import_module(
-        f"advreg.lab.kinds.{kind_of_model(folder).name}.predictor"
-    ).PREDICTOR
-    known = [each.name for each in options_of(kind.options)]
-    for name in given.keys() - set(known):
-        raise ValueError(
-            f"this model has no option '{name}'{suggest(name, known)} to predict with; it has "
-            f"{', '.join(known)}"
-        )
-    return kind.load(folder, kind.options(**given))
 
 
 def usable_device(name: str | None) -> torch.device:

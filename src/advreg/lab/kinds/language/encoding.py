@@ -78,7 +78,11 @@ class Encoder:
 
     def prompt_ids(self, sample: Sample) -> list[int]:
         """The turns in front of the answer, up to where it begins."""
-        return self._ids(self._written(sample.prompt, begins_answer=True))
+        return self.turn_ids(sample.prompt)
+
+    def turn_ids(self, turns: Sequence[Turn]) -> list[int]:
+        """Turns, up to where the next answer begins."""
+        return self._ids(self._written(turns, begins_answer=True))
 
     def _rows(self, sample: Sample, longest: int | None) -> Iterator[Row]:
         if not sample.turns[0][0]:

@@ -1,4 +1,4 @@
-"""Answers of a trained language model."""
+"""Answering prompts with a trained language model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 from advreg.core.checks import check_count
 from advreg.core.options import option
 from advreg.lab.kinds.language.encoding import Encoder, collator, prepared_tokenizer
-from advreg.lab.kinds.language.samples import ASSISTANT, USER, Sample
+from advreg.lab.kinds.language.samples import USER
 from advreg.lab.kinds.language.scorer import Scorer
 from advreg.lab.kinds.models import ModelError, load_any, load_tokenizer
 from advreg.lab.kinds.predictor import (
@@ -24,15 +24,16 @@ from advreg.lab.kinds.predictor import (
 
 @dataclass(frozen=True)
 class LanguageOptions(PredictorOptions):
-    """How to answer."""
+    """How answers are generated."""
 
-    max_tokens: int = option(256, "most tokens of an answer", check=check_count)
+    answer_length: int = option(256, "tokens of an answer at most", check=check_count)
 
 
 @dataclass(frozen=True)
 class LanguagePredictor(Predictor):
-    """A causal language model; a text is a user's turn. A pair's second text is not used."""
+    """A language model that answers prompts greedily; a pair's second text is not used."""
 
+    encoder: Encoder
     scorer: Scorer
     longest: int
 
@@ -41,17 +42,15 @@ class LanguagePredictor(Predictor):
 
     @classmethod
     def load(cls, folder: Path, options: LanguageOptions) -> Self:
-        tokenizer = prepared_tokenizer(load_tokenizer(str(folder), (), 0))
-        model = _trained(folder).to(usable_device(options.device))
-        is_bf16 = options.precision == "bf16"
-        return cls(Scorer(model, tokenizer, collator(tokenizer, 1), is_bf16), options.max_tokens)
+        tokenizer = prepared_tokenizer(load_tokenizer(str(folder), [], 0, False))
+        model = _trained(folder).to(usable_device(options.device)).eval()
+        scorer = Scorer(model, tokenizer, collator(tokenizer, 1), options.precision == "bf16")
+        return cls(Encoder(tokenizer), scorer, options.answer_length)
 
     def predict(
         self, texts: Sequence[Text], advance: Callable[[int], None]
     ) -> list[dict[str, Any]]:
-        encoder = Encoder(self.scorer.tokenizer)
-        samples = [Sample(((USER, text.text), (ASSISTANT, ""))) for text in texts]
-        prompts = [encoder.prompt_ids(sample) for sample in samples]
+        prompts = [self.encoder.turn_ids([(USER, text.text)]) for text in texts]
         answers = self.scorer.generate(prompts, self.longest, advance)
         return [{PREDICTION: answer} for answer in answers]
 
