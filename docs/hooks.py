@@ -8,6 +8,7 @@ links to the records in ``results/`` lead to copies on the site.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -109,10 +110,9 @@ def language_settings() -> str:
 def _settings(kind: type[RunSettings]) -> str:
     shared = {each.name: each.help for each in options_of(RunSettings)}
     lines = [["setting", "default", "meaning"]]
-    lines += [
-        [_code(each.name), _usual(each.default), each.help or shared[each.name]]
-        for each in options_of(kind)
-    ]
+    for each in options_of(kind):
+        default = None if each.default is dataclasses.MISSING else each.default
+        lines.append([_code(each.name), _usual(default), each.help or shared[each.name]])
     return _table(lines)
 
 
@@ -141,7 +141,7 @@ def page_of(method: str) -> str:
 
 FILLERS: dict[str, Callable[..., str]] = {
     filler.__name__: filler
-    for filler in (options, passes, part, corpora, translation_settings, section)
+    for filler in (options, passes, part, corpora, translation_settings, language_settings, section)
 }
 
 

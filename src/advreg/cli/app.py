@@ -423,7 +423,7 @@ def predict(
         typer.Option(
             "--set",
             help="NAME=VALUE: precision; batch_size of a classifier; beam, length_penalty, "
-            "max_tokens of a translator",
+            "max_tokens of a translator; answer_length of a language model",
         ),
     ] = None,
 ) -> None:

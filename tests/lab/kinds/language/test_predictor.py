@@ -12,9 +12,18 @@ import torch
 from advreg.cli.predict import Order, predict
 from advreg.lab.kinds.language.encoding import Encoder, prepared_tokenizer
 from advreg.lab.kinds.language.predictor import LanguagePredictor
+from advreg.lab.kinds.language.settings import LanguageSettings
 from advreg.lab.kinds.predictor import Text
 from advreg.lab.runs.predictors import load_predictor
-from tiny_language import byte_tokenizer, language_model
+from advreg.lab.runs.run import run
+from advreg.lab.runs.workloads import load_workload
+from tiny_language import (
+    byte_tokenizer,
+    language_folder,
+    language_model,
+    questions,
+    write_lines,
+)
 
 PROMPTS = ["2 + 2 =", "", "Name a colour."]
 
@@ -63,3 +72,22 @@ def test_the_command_writes_an_answer_to_each_line(folder: Path) -> None:
 def test_the_length_of_answers_must_be_a_count(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"answer_length must be a whole number of 1 or more, got"):
         load_predictor(folder, {"answer_length": 0})
+
+
+@pytest.mark.parametrize("lora", [0, 2])
+def test_a_run_predicts_the_answers_that_it_was_scored_by(lora: int, tmp_path: Path) -> None:
+    names = ("train", "dev")
+    files = {name: str(write_lines(tmp_path / f"{name}.jsonl", questions(12))) for name in names}
+    settings = LanguageSettings(
+        task="language", **files, model=str(language_folder(tmp_path / "tiny")), epochs=2, lora=lora,
+        methods=("standard",), batch_size=4, learning_rate=1e-2, generate=True, answer_length=8,
+    )  # fmt: skip
+    plan = load_workload(settings).plans(settings, tmp_path / "runs")[0]
+    run(plan, None, lambda _: None)
+    lines = (plan.folder / "dev.answers.jsonl").read_text().splitlines()
+    scored = [json.loads(line) for line in lines]
+    predictor = load_predictor(plan.folder / "model", {"answer_length": 8, "device": "cpu"})
+    done: list[int] = []
+    found = predictor.predict_all([Text(line["prompt"]) for line in scored], done.append)
+    assert [row["prediction"] for row in found] == [line["answer"] for line in scored]
+    assert sum(done) == len(scored)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advreg.core.progress import Progress
+from advreg.core.progress import Progress, counting
 from advreg.hf.checkpoint.ranks import first_decides
 from advreg.hf.guards.randomness import kept_randomness
 from advreg.hf.trainer import AdversarialTrainer
@@ -85,6 +85,8 @@ class LanguageJob(Job):
             shutil.rmtree(self.folder / "model", ignore_errors=True)
         trainer.model.config.use_cache = True
         trainer.save_model(str(self.folder / "model"))
+        if trainer.args.should_save:  # adapters come without it
+            trainer.model.config.save_pretrained(self.folder / "model")
         return first_decides(lambda: self._scores(trainer.model, progress))
 
     def _scores(self, model: Any, progress: Progress | None) -> Scores:
@@ -108,7 +110,8 @@ class LanguageJob(Job):
         samples, encoder = self.sets[name].samples, Encoder(self.tokenizer)
         room = None if self.positions is None else max(1, self.positions - self.answer_length)
         prompts = [encoder.prompt_ids(sample)[-(room or 0) :] for sample in samples]
-        answers = self.scorer(model).generate(prompts, self.answer_length, progress)
+        advance = counting(progress, "answered", len(samples))
+        answers = self.scorer(model).generate(prompts, self.answer_length, advance)
         references = [sample.answers for sample in samples]
         found: Columns = {"bleu": bleu_counts(answers, references)}
         if self.pattern is not None:

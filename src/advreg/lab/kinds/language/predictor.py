@@ -12,7 +12,7 @@ from advreg.core.options import option
 from advreg.lab.kinds.language.encoding import Encoder, collator, prepared_tokenizer
 from advreg.lab.kinds.language.samples import USER
 from advreg.lab.kinds.language.scorer import Scorer
-from advreg.lab.kinds.models import load_any, load_tokenizer
+from advreg.lab.kinds.models import ModelError, load_any, load_tokenizer
 from advreg.lab.kinds.predictor import (
     PREDICTION,
     Predictor,
@@ -43,7 +43,7 @@ class LanguagePredictor(Predictor):
     @classmethod
     def load(cls, folder: Path, options: LanguageOptions) -> Self:
         tokenizer = prepared_tokenizer(load_tokenizer(str(folder), [], 0, False))
-        model: Any = load_any(str(folder), "float32").to(usable_device(options.device)).eval()
+        model = _trained(folder).to(usable_device(options.device)).eval()
         scorer = Scorer(model, tokenizer, collator(tokenizer, 1), options.precision == "bf16")
         return cls(Encoder(tokenizer), scorer, options.answer_length)
 
@@ -51,9 +51,19 @@ class LanguagePredictor(Predictor):
         self, texts: Sequence[Text], advance: Callable[[int], None]
     ) -> list[dict[str, Any]]:
         prompts = [self.encoder.turn_ids([(USER, text.text)]) for text in texts]
-        answers = self.scorer.generate(prompts, self.longest)
-        advance(len(answers))
+        answers = self.scorer.generate(prompts, self.longest, advance)
         return [{PREDICTION: answer} for answer in answers]
+
+
+def _trained(folder: Path) -> Any:
+    """The model, or adapters on the model that they were trained for."""
+    if not (folder / "adapter_config.json").is_file():
+        return load_any(str(folder))
+    try:
+        from peft import AutoPeftModelForCausalLM
+    except ImportError as error:
+        raise ModelError("this model has adapters; install advreg[peft]") from error
+    return AutoPeftModelForCausalLM.from_pretrained(str(folder))
 
 
 PREDICTOR = LanguagePredictor

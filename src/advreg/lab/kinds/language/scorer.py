@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advreg.core.progress import Progress, counting
 from advreg.hf.survey import to_device
 from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.language.encoding import Encoded, Row
@@ -60,11 +59,13 @@ class Scorer:
         self,
         prompts: Sequence[Sequence[int]],
         longest: int,
-        progress: Progress | None = None,
+        advance: Callable[[int], None] | None = None,
     ) -> list[str]:
-        """Greedy answers to prompts, of at most ``longest`` tokens."""
+        """Greedy answers to prompts, of at most ``longest`` tokens; ``advance`` takes how many more
+        are done.
+        """
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        answers, advance = [""] * len(prompts), counting(progress, "answered", len(prompts))
+        answers = [""] * len(prompts)
         with self._evaluating():
             for first in range(0, len(order), _GENERATED_AT_ONCE):
                 part = order[first : first + _GENERATED_AT_ONCE]
