@@ -125,11 +125,11 @@ def test_seeds_are_outermost_so_that_methods_take_turns(
         ),
         (
             {"max_length": 3},
-            "max_length must be between 5 and 64, which is what the model takes, got 3",
+            "max_length must be between 5 and 64, which is what the model and its tokenizer (model_max_length) take, got 3",
         ),
         (
             {"max_length": 65},
-            "max_length must be between 5 and 64, which is what the model takes, got 65",
+            "max_length must be between 5 and 64, which is what the model and its tokenizer (model_max_length) take, got 65",
         ),
         (
             {"model": "/no/such/model"},
@@ -325,6 +325,8 @@ def test_every_setting_that_changes_the_result_is_a_fact_of_the_plan(
         "text_column",
         "pair_column",
         "label_column",
+        "label_kind",
+        "drop_empty",
     }  # in the data's fingerprint
     named = {"methods": "method", "seeds": "seed", "preset": "options"}
     for field in dataclasses.fields(TrainSettings):
