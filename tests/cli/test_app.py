@@ -152,7 +152,7 @@ def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     done, folder = compared
     assert done.code == 0, done.err
     preset, columns, held_out, runs = done.out.splitlines()[:4]
-    assert preset.startswith("preset fine-tuning: its options hold where none are given")
+    assert preset.startswith("preset fine-tuning: sets options that you do not give")
     assert runs == (
         "train: 40 training and 4 dev samples, 2 classes; model tiny-bert; 4 runs of 2 epochs"
     )
@@ -200,7 +200,7 @@ def test_a_used_folder_is_refused_without_resume_and_finished_runs_are_not_repea
     ]  # fmt: skip
     refused = advreg(*again, cwd=folder.parent)
     assert (refused.code, refused.err) == (
-        2, "error: output 'out' holds runs already; add --resume to go on with them, or choose another folder\n",
+        2, "error: output 'out' holds runs already; add --resume to resume them, or choose another folder\n",
     )  # fmt: skip
     done = advreg(*again, "--resume", cwd=folder.parent)
     assert done.code == 0, done.err

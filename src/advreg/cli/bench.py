@@ -1,4 +1,4 @@
-"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the
+"""``advreg bench``: measures with a progress bar, prints tables, writes the record and the
 picture.
 """
 
@@ -37,8 +37,8 @@ def measure(
     commit: str | None,
     console: Console,
 ) -> int:
-    """Measure, print and write; the exit code. What was measured is written even if the end is not
-    reached.
+    """Measure, print and write; returns the exit code. Partial results are written after an
+    interruption or an error.
     """
     if picture is not None:
         check_drawable(picture)
@@ -57,7 +57,7 @@ def measure(
             )
     except KeyboardInterrupt:
         record, code = bench.record("interrupted"), INTERRUPTED
-        console.print("interrupted; what was measured so far:")
+        console.print("interrupted; results so far:")
     except Exception:
         if any(row.rounds for panel in bench.record("failed").panels for row in panel.rows):
             bench.record("failed").save(out)
@@ -71,7 +71,7 @@ def measure(
 
 
 def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> None:
-    """Print and draw records that were measured before."""
+    """Print and draw existing records."""
     if picture is not None:
         check_drawable(picture)
     records = [load(path) for path in files]
@@ -82,7 +82,7 @@ def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> Non
 
 
 def choose_file(out: Path | None, model: str) -> Path:
-    """Where the record goes; one that is there already is not overwritten."""
+    """The path of the record; an existing file is not overwritten."""
     if out is not None:
         if out.exists():
             raise ValueError(
@@ -107,7 +107,7 @@ def print_record(record: BenchRecord, console: Console) -> None:
 
 
 def steps_table(record: BenchRecord, panel: Panel) -> Table:
-    """What a step costs."""
+    """The cost of a step."""
     table = Table(title=bench_title(record, panel), caption=STEPS_CAPTION, box=box.SIMPLE_HEAD)
     for column in STEPS_HEADER:
         left = column == "method"
@@ -123,7 +123,7 @@ def steps_table(record: BenchRecord, panel: Panel) -> Table:
 
 
 def whole_table(record: BenchRecord, panel: Panel) -> Table:
-    """What a whole run costs."""
+    """The cost of a whole run."""
     epochs = record.settings.get("epochs")
     table = Table(
         title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD

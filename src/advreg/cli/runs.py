@@ -1,4 +1,4 @@
-"""``advreg runs``: what was run, as a table, JSON or CSV."""
+"""``advreg runs``: a list of runs as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from rich.table import Table as RichTable
 
 from advreg.core.checks import suggest
 from advreg.lab.catalogue import catalogue, is_method, options_of_method
-from advreg.lab.kinds.classification.tasks import TASKS
-from advreg.lab.kinds.registry import main_metrics
-from advreg.lab.kinds.translation.corpora import CORPORA
+from advreg.lab.kinds.registry import KINDS, main_metrics
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import NOTHING, counted
 from advreg.lab.report.listing import (
@@ -29,7 +27,6 @@ from advreg.lab.report.listing import (
     to_csv,
 )
 from advreg.lab.report.tables import Cell, Table, to_rich
-from advreg.lab.runs.settings import DOCSTRINGS
 
 _WIDTH_OF_NAMES = 24  # at least, for names that are longer
 _LENGTH_OF_SETTINGS = 40  # below a name
@@ -45,13 +42,13 @@ def list_runs(
     form: str,
     console: Console,
 ) -> None:
-    """Print the wanted runs below a folder.
+    """Print the selected runs below a folder.
 
     Args:
-        folder: searched with everything below it.
+        folder: searched recursively.
         wanted: values by field of :class:`~advreg.lab.report.listing.Line`.
         sort: field to sort by.
-        tuning: whether to list runs that only served to choose settings.
+        tuning: whether to include runs for tuning.
         form: ``"table"``, ``"json"`` or ``"csv"``.
         console: to print on.
     """
@@ -61,7 +58,9 @@ def list_runs(
     found = gather([folder])
     all_lines = lines(found, main_metrics, tuning, _defaults)
     _refuse_unknown("method", wanted, all_lines, catalogue())
-    _refuse_unknown("task", wanted, all_lines, (DOCSTRINGS, *TASKS, *CORPORA))
+    _refuse_unknown(
+        "task", wanted, all_lines, [task for kind in KINDS.values() for task in kind.tasks]
+    )
     listed = ordered(chosen(all_lines, wanted), sort)
     if form == "json":
         print(json.dumps([asdict(line) for line in listed], indent=1, ensure_ascii=False))
@@ -85,7 +84,7 @@ def _refuse_unknown(
     all_lines: Sequence[Line],
     known: Container[str],
 ) -> None:
-    """Refuse a name that no run has and that is no known name; a known one lists no runs."""
+    """Refuse a name that is unknown and that no run has; for a known name the list may be empty."""
     there = sorted({getattr(line, field) for line in all_lines} - {""})
     for name in wanted.get(field, ()):
         if name not in there and name not in known:
@@ -102,9 +101,9 @@ def _defaults(method: str) -> dict[str, Any]:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table in the width of the console.
+    """Print a table that fits the width of the console.
 
-    If need be, settings go below the names of runs, and the least important columns are left out.
+    If necessary, settings go below the names of runs, and the least important columns are omitted.
     """
     if table.caption:
         console.print(table.caption, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""``advreg train``: carries the runs out under progress bars and prints one table."""
+"""``advreg train``: makes the runs with progress bars and prints one table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from advreg.records.run import RunRecord
 
 
 def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
-    """Every method with every seed, then the comparison."""
+    """Run every method with every seed, then print the comparison."""
     folder = choose_folder(settings, resume)
     workload, notices = load_workload(settings, folder), Notices(console)
     quiet_libraries()
@@ -76,7 +76,7 @@ def leave_card(record: RunRecord, folder: Path) -> None:
 
 
 def _on_the_hub(model: str) -> str | None:
-    """The name, if the hub may know it: neither a folder nor one of our own."""
+    """The name if it may be a hub name: neither a folder nor a built-in name."""
     ours = model in (SCRATCH, *SHORTHANDS, *PRESETS)
     return None if ours or Path(model).exists() or model.startswith((".", "/", "…")) else model
 

@@ -59,7 +59,9 @@ def test_a_model_is_known_by_its_class(name: str, kind: str, tmp_path: Path) -> 
     assert kind_of_model(tmp_path).name == kind
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"architectures": null}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"architectures": null}', '{"architectures": ["BertModel"]}']
+)
 def test_a_folder_without_a_model_of_a_known_class_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(

@@ -427,7 +427,7 @@ def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("trust_remote_code = true\n")
     with pytest.raises(
         SettingsError,
-        match="trust_remote_code must be given as a flag; a file cannot vouch for code",
+        match="trust_remote_code must be given as a flag; a file cannot set it",
     ):
         read_settings(tmp_path / "run.toml", {}, {})
     assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code

@@ -1,4 +1,4 @@
-"""What is to be measured, checked before anything is built."""
+"""Settings of a measurement, checked before anything is built."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEFAULT_SHAPES = ("32x64",)
 
 @dataclass(frozen=True)
 class Shape:
-    """Samples in a batch, and tokens in each of them (for a translation model: of its source and of
-    its target).
+    """Samples in a batch, and tokens per sample (for a translation model, in source and target
+    each).
     """
 
     batch: int
@@ -29,7 +29,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """A shape as it is given.
+        """Parse a shape.
 
         Example:
             >>> Shape.parse("32x64")
@@ -46,14 +46,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Spec:
-    """A method and the options that were given with it."""
+    """A method and its given options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """A method as it is given: its name, and after a colon its options.
+        """Parse a method: its name, and its options after a colon.
 
         Example:
             >>> Spec.parse("arch:cache_device=host,cache_fraction=0.5").options
@@ -71,7 +71,7 @@ class Spec:
         return spec
 
     def create(self, **defaults: Any) -> Method:
-        """The method, with ``defaults`` for those of its options that were not given."""
+        """The method, with ``defaults`` for options that were not given."""
         known = {option.name for option in describe(self.name)}
         return create(
             self.name,
@@ -87,7 +87,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is measured, and how often.
+    """Subject and repetitions of a measurement.
 
     Args:
         model: a preset of :mod:`advreg.lab.kinds.architectures`, a folder or a hub name.
@@ -176,7 +176,7 @@ class BenchSettings:
         return list({spec.label: spec for spec in found}.values())
 
     def place(self) -> torch.device:
-        """The device that is measured."""
+        """The measured device."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 "device must be cpu or auto here, got 'cuda': torch finds no CUDA device"

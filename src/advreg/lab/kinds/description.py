@@ -59,14 +59,19 @@ class Description(ABC):
 
     name: ClassVar[str]
     """The name of the kind's folder in ``advreg.lab.kinds``, and the ``kind`` of its settings."""
+    settings: ClassVar[str]
+    """The module whose ``SETTINGS`` is the class of its runs' settings; imports no torch."""
     pipeline: ClassVar[str]
     """The pipeline tag of its models on the Hugging Face hub."""
     usage: ClassVar[str]
     """Python code that loads and uses a trained model, for the model card."""
     tasks: ClassVar[tuple[str, ...]]
     """What ``--task`` may be."""
-    architectures: ClassVar[tuple[str, ...]]
-    """What the names of its models' classes end with, as ``config.json`` has them."""
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """The metrics of which less is better; they are shown on their own scale."""
+    architectures: ClassVar[tuple[str, ...]] = ()
+    """What the names of its models' classes in ``config.json`` end with; empty: ``advreg predict``
+    does not know them."""
     one_line: ClassVar[str] = ""
     """Python code that predicts with the model in the folder ``{model}``, in one line; empty:
     there is none.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
 from advreg.records.compare import Choice, ComparedTask, score_of
 from advreg.records.run import RunRecord
@@ -126,6 +127,11 @@ class Contest:
     def seeds(self) -> set[int]:
         """The seeds that were asked for."""
         return {seed for group in self.groups for seed in (*group.runs, *group.missing)}
+
+    @property
+    def scale(self) -> Scale:
+        """The scale of the scores and their mean over tasks."""
+        return scale_of([name for task in self.tasks for name in task.main_metrics])
 
     @property
     def has_variants(self) -> bool:

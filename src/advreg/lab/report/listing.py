@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Gathered, Run
 from advreg.lab.report.grouping import MainMetrics
 from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
@@ -56,6 +57,11 @@ class Line:
     error: str = ""
     path: str = ""
 
+    @property
+    def scale(self) -> Scale:
+        """The scale of its score."""
+        return scale_of(self.metric.split(", "))
+
 
 _FIELDS = tuple(field.name for field in fields(Line))
 SORTED_BY = tuple(name for name in _FIELDS if name not in ("settings", "error", "metric"))
@@ -67,7 +73,7 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
     "settings": lambda line: line.settings,
     "seed": lambda line: "" if line.seed is None else str(line.seed),
     "status": lambda line: line.status,
-    "score": lambda line: "" if line.score is None else f"{line.score:.1f}",
+    "score": lambda line: "" if line.score is None else f"{line.score:.{line.scale.decimals}f}",
     "training": lambda line: "" if line.seconds is None else duration(line.seconds),
     "started": lambda line: line.started[:16].replace("T", " "),
 }
@@ -182,7 +188,9 @@ def _cell(text: str) -> Cell:
 def _scores(all_lines: Sequence[Line]) -> list[Cell]:
     """The scores; the best are bold unless all are equal."""
     spreads = [None if line.score is None else Spread(line.score, None, 1) for line in all_lines]
-    return best_cells([spread_text(each) for each in spreads], spreads)
+    scale = all_lines[0].scale
+    texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+    return best_cells(texts, spreads, scale)
 
 
 def to_csv(all_lines: Sequence[Line]) -> str:

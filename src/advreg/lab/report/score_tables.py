@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import Results
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import (
@@ -39,8 +40,9 @@ def _scores(found: Results) -> Table:
     columns = []
     for task in found.tasks:
         cells = [found.cells[task, method] for method in found.methods]
-        texts = [spread_text(cell.main, cell.asked, cell.failed) for cell in cells]
-        columns.append(best_cells(texts, [cell.main for cell in cells]))
+        scale = scale_of(contest.task(task).main_metrics)
+        texts = [spread_text(cell.main, cell.asked, cell.failed, scale.decimals) for cell in cells]
+        columns.append(best_cells(texts, [cell.main for cell in cells], scale))
     header = ["", *(task_title(found, task) for task in found.tasks)]
     if len(found.tasks) > 1:
         columns.append(_average_column(found, seeds))
@@ -48,8 +50,9 @@ def _scores(found: Results) -> Table:
     names = [method_name(method) for method in found.methods]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in contest.tasks))
     score = " or ".join(dict.fromkeys(map(score_name, contest.tasks)))
+    lower = " (lower is better)" if contest.scale.lower_is_better else ""
     caption = (
-        f"{score[0].upper()}{score[1:]} on {sets}{unit(found, ' in percent')}, "
+        f"{score[0].upper()}{score[1:]}{lower} on {sets}{unit(found, ' in percent')}, "
         f"{over_seeds(seeds)}; {contest.terms}. The best are bold."
     )
     return Table(caption, header, _rows(names, columns))
@@ -60,8 +63,12 @@ def _average_column(found: Results, seeds: int) -> list[Cell]:
     failed = [
         any(found.cells[task, method].failed for task in found.tasks) for method in found.methods
     ]
-    texts = [spread_text(each, seeds, bad) for each, bad in zip(averages, failed, strict=True)]
-    return best_cells(texts, averages)
+    scale = found.contest.scale
+    texts = [
+        spread_text(each, seeds, bad, scale.decimals)
+        for each, bad in zip(averages, failed, strict=True)
+    ]
+    return best_cells(texts, averages, scale)
 
 
 def _rows(names: Sequence[str], columns: Iterable[Sequence[Cell]]) -> list[list[Cell | str]]:
@@ -76,7 +83,9 @@ def _metrics(found: Results) -> Table | None:
         for name in dict.fromkeys(name for cell in cells for name in cell.metrics):
             spreads = [cell.metrics.get(name) for cell in cells]
             title = f"{task_title(found, task)}, {metric_name(name)}"
-            rows.append([title, *best_cells(list(map(spread_text, spreads)), spreads)])
+            scale = scale_of([name.rpartition("_")[2]])
+            texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+            rows.append([title, *best_cells(texts, spreads, scale)])
     if len(rows) == len(found.tasks):
         return None
     caption = f"Each metric{unit(found, ', in percent')}."
@@ -91,7 +100,8 @@ def _differences(found: Results) -> Table | None:
     rows: dict[str, list[Cell | str]] = {}
     for each in shown:
         row = rows.setdefault(each.baseline, [method_name(each.baseline)])
-        row.append(difference_text(each.spread, with_count=len(counts) > 1))
+        several, decimals = len(counts) > 1, found.contest.scale.decimals
+        row.append(difference_text(each.spread, decimals, with_count=several))
     header = ["", *(task_title(found, task) for task in found.tasks)]
     header += ["Average"] if len(found.tasks) > 1 else []
     reference = method_name(found.contest.reference)
@@ -148,7 +158,7 @@ def chosen(found: Results) -> list[str]:
             settings = ", ".join(f"{name} {value_text(value)}" for name, value in options)
             lines.append(
                 f"{choice.task}/{choice.method}: {settings} (held-out score "
-                f"{number_text(best.score, 1)}, best of "
+                f"{number_text(best.score, found.contest.scale.decimals)}, best of "
                 f"{len(choice.candidates)} of {choice.grid_size} points)"
             )
     return lines

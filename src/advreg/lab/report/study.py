@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.labels import (
     NOT_FINISHED,
     difference_text,
@@ -117,8 +118,9 @@ def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
     record, shown = found.record, [*marks, *found.baselines]
     names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
     names += [mark.label for mark in found.baselines]
-    texts = [spread_text(mark.spread, mark.asked, mark.failed) for mark in shown]
-    scores = best_cells(texts, [mark.spread for mark in marks])
+    scale = scale_of(record.task.main_metrics)
+    texts = [spread_text(mark.spread, mark.asked, mark.failed, scale.decimals) for mark in shown]
+    scores = best_cells(texts, [mark.spread for mark in marks], scale)
     seconds = [number_text(mark.seconds, 1) for mark in shown]
     rows: list[list[Cell | str]] = [list(row) for row in zip(names, scores, seconds, strict=True)]
     header = ["", "score", "s per run"]
@@ -130,7 +132,7 @@ def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
     if any(mark.difference is not None for mark in shown):
         header.append("minus default")
         for row, mark in zip(rows, shown, strict=True):
-            row.append(difference_text(mark.difference))
+            row.append(difference_text(mark.difference, scale.decimals))
         caption += (
             " Minus default: paired by seed, with the 95 % confidence interval of the mean "
             "(Student's t)."

@@ -12,6 +12,7 @@ from rich import box
 from rich.markup import escape as escape_rich
 from rich.table import Table as RichTable
 
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.statistics import Spread
 
 _LONG = 40  # characters from which a cell is text that may wrap
@@ -46,14 +47,18 @@ class Table:
         return [[cell.text for cell in row] for row in self.cells]
 
 
-def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[Cell]:
-    """Cells of a column; those with the highest of the means, rounded as shown, are bold.
+def best_cells(
+    texts: Sequence[str], spreads: Sequence[Spread | None], scale: Scale | None = None
+) -> list[Cell]:
+    """Cells of a column; those with the best of the means, rounded as shown, are bold.
 
     Where all means are equal, or there is one alone, none is the best.
     """
-    means = [None if spread is None else round(spread.mean, 1) for spread in spreads]
+    scale = scale or Scale()
+    means = [None if each is None else round(each.mean, scale.decimals) for each in spreads]
     known = {mean for mean in means if mean is not None}
-    best = max(known) if len(known) > 1 else None
+    pick = min if scale.lower_is_better else max
+    best = pick(known) if len(known) > 1 else None
     bold = [best is not None and mean == best for mean in means]
     return [Cell(text, place < len(bold) and bold[place]) for place, text in enumerate(texts)]
 

@@ -1,4 +1,4 @@
-"""What reports and tables say of runs on labelled texts."""
+"""Description of runs on labelled texts for reports and tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Classification(Description):
     """Classification, and regression where the labels are scores."""
 
     name = "classification"
+    settings = "advreg.lab.runs.settings"
     pipeline = "text-classification"
     tasks = (DOCSTRINGS, FILES, *TASKS)
     architectures = ("ForSequenceClassification",)

@@ -1,4 +1,4 @@
-"""Scores of predictions, as plain functions of arrays; those of GLUE as GLUE defines them.
+"""Scores of predictions, as plain functions of arrays; GLUE's metrics follow GLUE's definitions.
 
 Where a score is not defined (a correlation with predictions that are all the same, F1 without a
 positive sample anywhere) it is 0: a model that says the same of everything has learnt nothing.

@@ -128,7 +128,7 @@ class TextData:
         must = [order[place] for place in first]
         chosen = dict.fromkeys(
             must + order
-        )  # an ordered set: one of each class, then the others as they were drawn
+        )  # an ordered set: one of each class, then the others in drawn order
         return replace(
             self, train=tuple(self.train[index] for index in sorted(list(chosen)[:train]))
         )

@@ -1,4 +1,4 @@
-"""A translation model with its subwords, and how it translates."""
+"""A translation model with its subwords and its decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DECODING = "decoding.json"
 
 
 class Translator:
-    """A trained model, its subwords, and how it decodes.
+    """A trained model, its subwords and its decoding settings.
 
     Args:
         model: an encoder–decoder.
@@ -33,8 +33,7 @@ class Translator:
     def load(
         cls, folder: str | os.PathLike[str], device: str | None = None, dropout: float | None = None
     ) -> Translator:
-        """What :meth:`save` wrote: a model folder that transformers can read, with the subwords
-        in it.
+        """Load a model folder that :meth:`save` wrote, with the subwords in it.
 
         Args:
             folder: of the model, or of the run that made it.
@@ -84,7 +83,7 @@ class Translator:
     ) -> list[str]:
         """The translation of each line, in their order; an empty line stays empty.
 
-        A line longer than the model has positions is cut.
+        A line that is longer than the model's positions is truncated.
         """
         real = [index for index, line in enumerate(lines) if line.strip()]
         sources = cut(

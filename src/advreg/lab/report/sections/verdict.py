@@ -44,7 +44,8 @@ def _sentences(found: Results) -> Iterator[str]:
 
 def _sentence(found: Results, task: str | None, labels: Sequence[str]) -> str:
     """The best method against Standard, or against the second best where Standard is missing."""
-    ranked = sorted(labels, key=lambda label: -_mean(found, task, label))
+    sign = 1 if found.contest.scale.lower_is_better else -1
+    ranked = sorted(labels, key=lambda label: sign * _mean(found, task, label))
     plain = [label for label in ranked if found.contest.methods[label] == STANDARD]
     baseline = (plain or ranked[1:])[0]
     best = next(label for label in ranked if label != baseline)
@@ -60,17 +61,20 @@ def _mean(found: Results, task: str | None, label: str) -> float:
 def _outcome(found: Results, task: str | None, best: str, baseline: str, rivals: int) -> str:
     shown = looks_of(found, task)
     mine, other = shown[best].label, shown[baseline].label
-    scores = f"{_mean(found, task, best):.1f} against {_mean(found, task, baseline):.1f}"
+    scale = found.contest.scale
+    means = [f"{_mean(found, task, label):.{scale.decimals}f}" for label in (best, baseline)]
+    scores = " against ".join(means)
     spread = found.difference(task, best, baseline)
     confidence = 1 - 0.05 / rivals
     interval = None if spread is None else spread.shown_interval(confidence)
     if spread is None or interval is None:
         return f"{mine} against {other}: {scores}; {_too_few(spread)}"
-    difference = f"{difference_text(spread, confidence=confidence)} points"
+    difference = f"{difference_text(spread, scale.decimals, confidence=confidence)} points"
     told = f"{difference} ({scores}, {counted(spread.count, 'seed')})"
-    if interval[0] > 0:
+    low, high = interval if not scale.lower_is_better else (-interval[1], -interval[0])
+    if low > 0:
         return f"{mine} is ahead of {other} by {told}"
-    if interval[1] < 0:
+    if high < 0:
         return f"{other} is ahead of every other method; {mine} minus {other} is {told}"
     return f"undecided; {mine} minus {other} is {told}"
 
