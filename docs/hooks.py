@@ -141,7 +141,7 @@ def page_of(method: str) -> str:
 
 FILLERS: dict[str, Callable[..., str]] = {
     filler.__name__: filler
-    for filler in (options, passes, part, corpora, translation_settings, section)
+    for filler in (options, passes, part, corpora, translation_settings, language_settings, section)
 }
 
 
