@@ -151,13 +151,20 @@ def compared(
 def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     done, folder = compared
     assert done.code == 0, done.err
-    preset, runs = done.out.splitlines()[:2]
+    preset, columns, held_out, runs = done.out.splitlines()[:4]
     assert preset.startswith("preset fine-tuning: sets options that you do not give")
     assert runs == (
         "train: 40 training and 4 dev samples, 2 classes; model tiny-bert; 4 runs of 2 epochs"
     )
+    assert columns == (
+        "train: text in column 'text', label in column 'label'; classification, because the labels "
+        "are 2 names"
+    )
+    assert held_out == (
+        "train: no --dev, so 4 of 44 rows are held out to evaluate on, of each class alike"
+    )
     table = cells(done.out)
-    assert list(table) == ["standard", "arch"]
+    assert list(table) == ["standard", "arch", "majority"]
     seeds, accuracy, time, forward, backward, cache = table["standard"]
     assert (seeds, time, forward, backward, cache) == ("2", "1.00", "1.00", "1.00", "–")
     assert " ± " in accuracy

@@ -403,13 +403,13 @@ def predict(
     ] = None,
     text_column: Annotated[
         str | None,
-        typer.Option(help="column of the text", show_default="that of the training, else guessed"),
+        typer.Option(help="column of the text", show_default="as in the training, else guessed"),
     ] = None,
     pair_column: Annotated[
         str | None,
         typer.Option(
             help="column of the second text of a pair",
-            show_default="that of the training, else guessed",
+            show_default="as in the training, else guessed",
         ),
     ] = None,
     all_classes: Annotated[

@@ -22,7 +22,7 @@ from advreg.lab.runs.plans import RECORD_FILE
 from advreg.lab.runs.predictors import load_predictor
 from advreg.records import run as records
 
-# bytes that are not UTF-8 become surrogates, from which they can be had again
+# bytes that are not UTF-8 become surrogates, which can be turned back into the bytes
 _ESCAPE = "surrogateescape"
 _STDIN = Path("input")  # what errors call it
 ROWS_AT_ONCE = 10_000  # so that a long stream needs little memory, and its first rows come early
@@ -37,7 +37,7 @@ class Order:
         input: a table or a text file; none: standard input.
         output: a file; none: standard output.
         input_form: of standard input and of files without one of the known suffixes.
-        output_form: by default that of the output's suffix, else what suits the model.
+        output_form: by default the suffix of the output decides, else what suits the model.
         text_column, pair_column: of a table; by default the columns of the training, else guessed.
         options: of the model's kind.
     """
@@ -79,7 +79,7 @@ def predict(order: Order, source: TextIO, output: TextIO, errors: TextIO | None 
     Args:
         order: what to predict.
         source, output: text streams, used where the order names no files.
-        errors: where progress is told; nowhere if not given.
+        errors: a stream for the progress; none if not given.
     """
     quiet_libraries()
     folder, columns = find_model(order.model)
@@ -274,7 +274,7 @@ class _Csv:
 
 
 class _Counter:
-    """Tells of rows as they are done."""
+    """Reports how many rows are done."""
 
     def __init__(self, errors: TextIO | None, done: int) -> None:
         self.errors, self.done = errors, done

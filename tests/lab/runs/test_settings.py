@@ -146,7 +146,8 @@ def test_the_built_in_task_tunes_arch_and_smart_only_with_the_small_model_and_be
     assert plain["refresh_every"] == 3 != default["refresh_every"]
     other = TrainSettings(model="other").method("arch").options()
     assert other == {**default, "refresh_every": 4}  # of 12 epochs
-    assert TrainSettings(task="files", train="a.csv").method("arch").options() == default
+    files = TrainSettings(task="files", train="a.csv")
+    assert files.method("arch").options() == {**default, "refresh_every": 4}
     mine = TrainSettings(options={"arch": {"refresh_every": 2}}).method("arch").options()
     assert mine == {**plain, "refresh_every": 2}
     smart = TrainSettings().method("smart").options()
@@ -505,7 +506,7 @@ def test_data_are_called_by_their_task_or_file(given: dict[str, str], title: str
     assert read_settings(None, given, {}).title == title
 
 
-@pytest.mark.parametrize(("epochs", "every"), [(12, 4), (2, 1), (20, 15), (15, 5), (1, 15)])
+@pytest.mark.parametrize(("epochs", "every"), [(12, 4), (4, 2), (2, 1), (20, 15), (15, 5), (1, 15)])
 def test_the_usual_refreshes_fall_within_the_epochs(epochs: int, every: int) -> None:
     given = {"train": "a.csv", "epochs": epochs}
     method = TrainSettings(task="files", **given).method("arch")

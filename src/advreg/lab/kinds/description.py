@@ -69,8 +69,9 @@ class Description(ABC):
     """What ``--task`` may be."""
     lower_is_better: ClassVar[tuple[str, ...]] = ()
     """The metrics of which less is better; they are shown on their own scale."""
-    architectures: ClassVar[tuple[str, ...]]
-    """What the names of its models' classes end with, as ``config.json`` has them."""
+    architectures: ClassVar[tuple[str, ...]] = ()
+    """What the names of its models' classes in ``config.json`` end with; empty: ``advreg predict``
+    does not know them."""
     one_line: ClassVar[str] = ""
     """Python code that predicts with the model in the folder ``{model}``, in one line; empty:
     there is none.

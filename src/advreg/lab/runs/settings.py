@@ -301,7 +301,7 @@ class RunSettings(Settings, ABC):
         return {} if self.preset is None else preset(self.preset, name)
 
     def _refreshes_in_time(self, name: str, usual: Given) -> Given:
-        """Where the usual T_c is not reached in the epochs, three refreshes instead."""
+        """Where the usual T_c is not reached in the epochs, a third of them."""
         from advreg.methods.base import describe
 
         found = {}
@@ -309,7 +309,7 @@ class RunSettings(Settings, ABC):
             every = usual.get(each.name, each.default)
             is_every = each.name.rpartition(".")[2] == "refresh_every"
             if is_every and every is not None and every >= self.epochs > 1:
-                found[each.name] = round(self.epochs / 3) or 1
+                found[each.name] = -(-self.epochs // 3)
         return found
 
     def _effective(self) -> Given:
