@@ -10,7 +10,7 @@ from rich.console import Console
 from advreg.cli.running import Orders, tell, undertake, write_tables
 from advreg.lab.report.compare import read, results
 from advreg.lab.report.labels import counted, task_name
-from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Left
@@ -44,7 +44,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
-    written = write_tables(folder, to_markdown(found), to_csv(found))
+    written = write_tables(folder, to_markdown(found))
     if picture is not None:
         draw_norms(
             runs, picture, {task.name: task_name(task.name, task.title) for task in record.tasks}
@@ -52,7 +52,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         written.append(picture)
     told = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
     console.print(told, highlight=False, soft_wrap=True)
-    return all(failure.tuning for failure in found.failures)
+    return not found.missing
 
 
 def _announcement(

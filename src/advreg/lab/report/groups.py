@@ -4,67 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from advreg.lab.report.gather import Run
-from advreg.records.compare import Choice, ComparedTask, score_of
+from advreg.records.compare import Choice, ComparedTask, score_of, seconds_of
 from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
 STANDARD = "standard"
 
-Source = Literal["comparison", "study", "runs"]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A run without a result; ``reason`` is ``None`` for one that has not ended."""
-
-    name: str
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """The runs on one task with one method and the same settings.
-
-    Args:
-        task: its name.
-        label: the method, with the options that distinguish its settings from others.
-        method: its name.
-        source: what asked for the runs.
-        runs: the finished ones, by seed.
-        missing: the others, by seed.
-    """
-
-    task: str
-    label: str
-    method: str
-    source: Source
-    runs: dict[int, Run] = field(default_factory=dict)
-    missing: dict[int, Missing] = field(default_factory=dict)
-
-    @property
-    def records(self) -> list[RunRecord]:
-        return [run.record for run in self.runs.values()]
-
-    @property
-    def epochs(self) -> set[float]:
-        """The lengths of its runs."""
-        return {record.training.epochs for record in self.records}
-
-    def scores(self, task: ComparedTask) -> dict[int, float]:
-        """The main score of each run out of 100, by seed; without those that are not a number."""
-        found = {
-            seed: score_of(run.record.outcome.metrics, task.main_metrics)
-            for seed, run in self.runs.items()
-        }
-        return {seed: score for seed, score in found.items() if score is not None}
-
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that was asked for, and its record if it has one."""
+    """A run that was asked for, and its record if it has one; without an error, one that has no
+    record has not ended.
+    """
 
     task: str
     label: str
@@ -75,16 +28,57 @@ class Planned:
     error: str | None = None
 
 
-def grouped(source: Source, planned: Iterable[Planned]) -> list[RunGroup]:
+@dataclass(frozen=True)
+class RunGroup:
+    """The runs on one task with one method and the same settings.
+
+    Args:
+        task: its name.
+        label: the method, with the options that distinguish its settings from others.
+        method: its name.
+        runs: the finished ones, by seed.
+        missing: the others, by seed.
+    """
+
+    task: str
+    label: str
+    method: str
+    runs: dict[int, Run] = field(default_factory=dict)
+    missing: dict[int, Planned] = field(default_factory=dict)
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [run.record for run in self.runs.values()]
+
+    @property
+    def epochs(self) -> set[float]:
+        """The lengths of its runs."""
+        return {record.training.epochs for record in self.records}
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """The time of the training steps of each run, by seed."""
+        return {seed: seconds_of(run.record) for seed, run in self.runs.items()}
+
+    def scores(self, task: ComparedTask) -> dict[int, float]:
+        """The main score of each run out of 100, by seed; without those that are not a number."""
+        found = {
+            seed: score_of(run.record.outcome.metrics, task.main_metrics)
+            for seed, run in self.runs.items()
+        }
+        return {seed: score for seed, score in found.items() if score is not None}
+
+
+def grouped(planned: Iterable[Planned]) -> list[RunGroup]:
     """A group for each task and label, in the order of their first runs."""
     found: dict[tuple[str, str], RunGroup] = {}
     for each in planned:
-        group = RunGroup(each.task, each.label, each.method, source)
+        group = RunGroup(each.task, each.label, each.method)
         group = found.setdefault((each.task, each.label), group)
         if each.run is not None and each.run.record.outcome.status == "finished":
             group.runs[each.seed] = each.run
         else:
-            group.missing[each.seed] = Missing(each.name, each.error)
+            group.missing[each.seed] = each
     return list(found.values())
 
 
@@ -136,6 +130,10 @@ class Contest:
         """The runs of Standard to compare a group with: preferably of the same length."""
         known = [each for each in self.on(group.task) if each.method == STANDARD]
         return min(known, key=lambda each: each.epochs != group.epochs, default=None)
+
+    def tuning(self, label: str) -> list[Choice]:
+        """How the settings of a label were chosen, for each task."""
+        return [choice for choice in self.choices if choice.method == label]
 
     def task(self, name: str) -> ComparedTask:
         """A task by its name."""

@@ -15,7 +15,7 @@ from report_runs import FOUR, parts_of, reported
 def test_the_variance_of_the_gradient_norm_is_that_of_each_seed(tmp_path: Path) -> None:
     found = reported(tmp_path, FOUR)["gradients"]
     (bars,) = parts_of(found, Rows)
-    for row, method in zip(bars.rows, ("standard", "arch"), strict=True):
+    for row, method in zip(bars.marks, ("standard", "arch"), strict=True):
         mine = [record for record in FOUR if record.method.name == method]
         variances = [
             statistics.variance(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from advreg.lab.report.labels import NOTHING, bytes_text
 from advreg.lab.report.page.parts import Part, Section
-from advreg.lab.report.pictures.figures import Row as FigureRow
-from advreg.lab.report.pictures.figures import Rows, looks
+from advreg.lab.report.pictures.figures import Rows, looks, quartiles_of
 from advreg.lab.report.pictures.svg import save
 from advreg.lab.report.tables import Table
 from advreg.records.bench import STANDARD, BenchRecord, Panel, Row, Spread, WholeRun
@@ -57,20 +56,12 @@ def draw_benches(records: Sequence[BenchRecord], path: Path) -> None:
 
 def _bars(panel: Panel, about: str) -> list[Rows]:
     shown = [row for row in panel.rows if row.against == STANDARD and row.phase != "sweep"]
-    methods = {row.name: row.method for row in shown if row.ratio is not None}
-    look = looks({name: name for name in methods}, methods)
-    bars = [
-        FigureRow(
-            look[row.name],
-            row.ratio.median,
-            (row.ratio.quartile_1, row.ratio.quartile_3),
-            mark=row.arithmetic,
-        )
-        for row in shown
-        if row.ratio is not None
-    ]
+    ratios = {row.name: row.ratio for row in shown if row.ratio is not None}
+    look = looks({name: name for name in ratios}, {row.name: row.method for row in shown})
+    expected = {row.name: row.arithmetic for row in shown}
+    bars = [quartiles_of(look[name], ratio, expected[name]) for name, ratio in ratios.items()]
     axis = "time of a step, × Standard"
-    return [Rows(title=about, x=axis, rows=bars, bars=True, base=1.0)] if bars else []
+    return [Rows(title=about, x=axis, marks=bars, zero=True)] if bars else []
 
 
 def bench_title(record: BenchRecord, panel: Panel) -> str:
