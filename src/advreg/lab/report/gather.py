@@ -42,6 +42,10 @@ class Run:
         return "held_out" in self.record.task.details
 
     @property
+    def is_finished(self) -> bool:
+        return self.record.outcome.status == "finished"
+
+    @property
     def peak_bytes(self) -> int:
         """The most memory on the GPU; 0 if unknown."""
         return (self.health.peak_bytes or 0) if self.health is not None else 0

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from advreg.core.options import Options
 from advreg.lab.kinds.registry import kind_of, main_metrics
 from advreg.lab.report.gather import Gathered, Run
-from advreg.lab.report.groups import STANDARD, Contest, Planned, grouped
+from advreg.lab.report.groups import STANDARD, Contest, Planned, grouped, split_by
 from advreg.lab.report.labels import method_name, method_order, model_name, task_name
 from advreg.lab.report.study import remarks
 from advreg.lab.report.variants import label_of, settings_of, varying_options
 from advreg.records.compare import ComparedTask, CompareRecord
-from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
+
+Data = tuple[str, str | None]  # the name of a task and the fingerprint of its data
 
 
 def contests(found: Gathered) -> list[Contest]:
@@ -23,10 +25,12 @@ def contests(found: Gathered) -> list[Contest]:
     made = [of_comparison(record, runs, place) for place, record in found.comparisons.items()]
     made += [of_study(record, runs, place) for place, record in found.studies.items()]
     taken = (*found.comparisons, *found.studies)
-    by_model: dict[str, list[Run]] = {}
-    for run in found.runs:
-        if not run.is_tuning and not any(map(run.path.is_relative_to, taken)):
-            by_model.setdefault(run.record.model.name, []).append(run)
+    others = [
+        run
+        for run in found.runs
+        if not run.is_tuning and not any(map(run.path.is_relative_to, taken))
+    ]
+    by_model = split_by(lambda run: run.record.model.name, others)
     return made + [_of_runs(model, mine) for model, mine in by_model.items()]
 
 
@@ -103,23 +107,22 @@ def _of_runs(model: str, runs: Sequence[Run]) -> Contest:
         f"{repeated} runs repeat others with the same settings and seed: the latest that finished "
         "is shown"
     )
-    groups, by_task = grouped(planned), dict[str, list[RunRecord]]()
-    for (task, *_), run in kept.items():
-        by_task.setdefault(task, []).append(run.record)
+    groups, by_task = grouped(planned), split_by(lambda each: each.task, planned)
     return Contest(
         title=f"Runs of {model_name(model)}",
         terms=f"model {model.rpartition('/')[2]}",
-        tasks=[_task(name, records) for name, records in by_task.items()],
+        tasks=[_task(name, each) for name, each in by_task.items()],
         groups=groups,
         reference=_reference({group.label: group.method for group in groups}),
         notes=[again] if repeated else [],
     )
 
 
-def _task(name: str, records: Sequence[RunRecord]) -> ComparedTask:
+def _task(name: str, planned: Sequence[Planned]) -> ComparedTask:
     """A task by its name, and by the metrics that its runs have."""
-    metrics = {name: value for each in records for name, value in each.outcome.metrics.items()}
-    task = max(records, key=_is_finished).task
+    runs = [each.run for each in planned if each.run is not None]
+    metrics: Options = dict(ChainMap(*(dict(run.record.outcome.metrics) for run in runs)))
+    task = max(runs, key=lambda run: run.is_finished).record.task
     return ComparedTask(
         name=name,
         title=name,
@@ -129,33 +132,29 @@ def _task(name: str, records: Sequence[RunRecord]) -> ComparedTask:
     )
 
 
-def _is_finished(record: RunRecord) -> bool:
-    return record.outcome.status == "finished"
-
-
 def _rank(run: Run) -> tuple[bool, str]:
-    return _is_finished(run.record), run.record.finished or run.record.started
+    return run.is_finished, run.record.finished or run.record.started
 
 
-def _data_of(run: Run) -> tuple[str, str | None]:
+def _data_of(run: Run) -> Data:
     return run.record.task.name, run.record.task.fingerprint
+
+
+def _kind_of(run: Run) -> tuple[Data, str]:
+    return _data_of(run), run.record.method.name
 
 
 def _comparable(runs: Sequence[Run]) -> list[Run]:
     """All runs but those with settings that none finished with, while others of their method did
     on the same data.
     """
-    finished: dict[object, list[Options]] = {}
-    for run in runs:
-        if _is_finished(run.record):
-            kind = _data_of(run), run.record.method.name
-            finished.setdefault(kind, []).append(settings_of(run.record))
-
-    def is_comparable(run: Run) -> bool:
-        mine = settings_of(run.record)
-        return mine in finished.get((_data_of(run), run.record.method.name), [mine])
-
-    return list(filter(is_comparable, runs))
+    finished = split_by(_kind_of, (run for run in runs if run.is_finished))
+    settings = {kind: [settings_of(run.record) for run in each] for kind, each in finished.items()}
+    return [
+        run
+        for run in runs
+        if _kind_of(run) not in settings or settings_of(run.record) in settings[_kind_of(run)]
+    ]
 
 
 def _labels(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -165,24 +164,23 @@ def _labels(runs: Sequence[Run]) -> list[tuple[str, str]]:
     of epochs, too, if any runs on one task differ in it: they are not on equal terms.
     """
     names = _task_names(map(_data_of, runs))
-    keys = [(names[_data_of(run)], run.record.method.name) for run in runs]
-    alike: dict[tuple[str, str], list[RunRecord]] = {}
-    for key, run in zip(keys, runs, strict=True):
-        alike.setdefault(key, []).append(run.record)
-    varying = {key: [first for first, *_ in varying_options(each)] for key, each in alike.items()}
-    lengths = {
-        (task, run.record.training.epochs) for (task, _), run in zip(keys, runs, strict=True)
-    }
-    always = ["epochs"] if len(lengths) > len({task for task, _ in keys}) else []
+    lengths = {(_data_of(run), run.record.training.epochs) for run in runs}
+    always = ["epochs"] if len(lengths) > len(names) else []
+    shown = {kind: _first_varying(each) for kind, each in split_by(_kind_of, runs).items()}
     labels = []
-    for (task, method), run in zip(keys, runs, strict=True):
+    for run in runs:
         settings = settings_of(run.record)
-        options = {name: settings.get(name) for name in (*varying[task, method], *always)}
-        labels.append((task, label_of(method, options)))
+        options = {name: settings.get(name) for name in (*shown[_kind_of(run)], *always)}
+        labels.append((names[_data_of(run)], label_of(run.record.method.name, options)))
     return labels
 
 
-def _task_names(data: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
+def _first_varying(runs: Sequence[Run]) -> list[str]:
+    """The first of the options that vary together, for all that vary."""
+    return [first for first, *_ in varying_options([run.record for run in runs])]
+
+
+def _task_names(data: Iterable[Data]) -> dict[Data, str]:
     """The names of data sets; different ones of one name have their fingerprints."""
     distinct = list(dict.fromkeys(data))
     names = [name for name, _ in distinct]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from advreg.lab.report.gather import Run
 from advreg.records.compare import Choice, ComparedTask, score_of, seconds_of
@@ -11,6 +12,23 @@ from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
 STANDARD = "standard"
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def split_by(key: Callable[[T], K], items: Iterable[T]) -> dict[K, list[T]]:
+    """Items with the same key together, in the order of the first of each.
+
+    Example:
+        >>> split_by(len, ["a", "bb", "c"])
+        {1: ['a', 'c'], 2: ['bb']}
+    """
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,15 +89,19 @@ class RunGroup:
 
 def grouped(planned: Iterable[Planned]) -> list[RunGroup]:
     """A group for each task and label, in the order of their first runs."""
-    found: dict[tuple[str, str], RunGroup] = {}
+    together = split_by(lambda each: (each.task, each.label), planned)
+    return [_group(each) for each in together.values()]
+
+
+def _group(planned: Sequence[Planned]) -> RunGroup:
+    first = planned[0]
+    group = RunGroup(first.task, first.label, first.method)
     for each in planned:
-        group = RunGroup(each.task, each.label, each.method)
-        group = found.setdefault((each.task, each.label), group)
-        if each.run is not None and each.run.record.outcome.status == "finished":
+        if each.run is not None and each.run.is_finished:
             group.runs[each.seed] = each.run
         else:
             group.missing[each.seed] = each
-    return list(found.values())
+    return group
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from operator import attrgetter
 from advreg.lab.catalogue import is_method, options_of_method
 from advreg.lab.kinds.registry import main_metrics
 from advreg.lab.report.gather import Gathered, Run
+from advreg.lab.report.groups import split_by
 from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
 from advreg.lab.report.statistics import Spread
 from advreg.lab.report.tables import Cell, Table, best_cells, csv_text
@@ -82,9 +83,7 @@ def lines(found: Gathered, tuning: bool = False) -> list[Line]:
         tuning: whether runs that only served to choose settings are listed, too.
     """
     runs = [run for run in found.runs if tuning or not run.is_tuning]
-    alike: dict[_Kind, list[RunRecord]] = {}
-    for run in runs:
-        alike.setdefault(_kind(run.record), []).append(run.record)
+    alike = split_by(_kind, (run.record for run in runs))
     varying = {kind: _varying(records) for kind, records in alike.items()}
     waiting = [
         Line(run=run.name, method=run.method, seed=run.seed, path=run.path.as_posix())
@@ -159,22 +158,24 @@ def ordered(all_lines: Sequence[Line], by: str) -> list[Line]:
     return sorted(known, key=value, reverse=reverse) + unknown
 
 
-def table_of(all_lines: Sequence[Line], left_out: Container[str] = ()) -> Table:
+def table_of(all_lines: Sequence[Line], left_out: Sequence[str] = ()) -> Table:
     """The table for a terminal; values that all lines share are in its caption.
 
     The best score is bold if all lines are of one task.
     """
     shared = _shared_values(all_lines)
-    columns: dict[str, Sequence[Cell | str]] = {}
-    for name, show in _COLUMNS.items():
-        texts = [show(line) for line in all_lines]
-        if any(texts) and name not in shared and name not in left_out:
-            columns[name] = [text or NOTHING for text in texts]
-    if "score" in columns and len({line.task for line in all_lines} - {""}) == 1:
-        columns["score"] = _scores(all_lines)
+    hidden = {*shared, *left_out}
+    columns = {name: _column(name, all_lines) for name in _COLUMNS if name not in hidden}
+    columns = {name: cells for name, cells in columns.items() if set(cells) != {Cell(NOTHING)}}
     told = ", ".join(f"{name} {value}" for name, value in shared.items())
     caption = f"all of them: {told}" if told else ""
     return Table(caption, list(columns), list(zip(*columns.values(), strict=True)))
+
+
+def _column(name: str, all_lines: Sequence[Line]) -> list[Cell]:
+    if name == "score" and len({line.task for line in all_lines} - {""}) == 1:
+        return _scores(all_lines)
+    return [Cell(_COLUMNS[name](line) or NOTHING) for line in all_lines]
 
 
 def _shared_values(all_lines: Sequence[Line]) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+
 from advreg.lab.report.compare import Cost, Results
 from advreg.lab.report.labels import (
     NOT_FINISHED,
@@ -86,17 +89,15 @@ def _differences(found: Results) -> Table | None:
     reference, baselines = found.contest.reference, found.baselines
     if not baselines or found.contest.has_variants:
         return None
-    spreads = {
+    rows = {
         method: [found.difference(task, reference, method) for task in found.averaged]
         for method in baselines
     }
-    counts = {each.count for row in spreads.values() for each in row if each is not None}
-    rows = [
-        [method_name(method), *(difference_text(each, with_count=len(counts) > 1) for each in row)]
-        for method, row in spreads.items()
-    ]
+    counts = {spread.count for spread in chain(*rows.values()) if spread is not None}
+    show = partial(difference_text, with_count=len(counts) > 1)
+    cells = [[method_name(method), *map(show, row)] for method, row in rows.items()]
     caption = f"{method_name(reference)} minus each method, in points; {_pairing(counts)}."
-    return Table(caption, _header(found), rows)
+    return Table(caption, _header(found), cells)
 
 
 def _pairing(counts: set[int]) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from html import escape as escape_html
 
 from rich import box
-from rich.markup import escape as escape_rich
+from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from advreg.lab.report.statistics import Spread
 
@@ -51,11 +52,11 @@ def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[C
 
     Where all means are equal, or there is one alone, none is the best.
     """
-    means = [None if spread is None else round(spread.mean, 1) for spread in spreads]
-    known = {mean for mean in means if mean is not None}
-    best = max(known) if len(known) > 1 else None
-    bold = [best is not None and mean == best for mean in means]
-    return [Cell(text, place < len(bold) and bold[place]) for place, text in enumerate(texts)]
+    means = [round(spread.mean, 1) for spread in spreads if spread is not None]
+    best = max(means) if len(set(means)) > 1 else None
+    bold = [spread is not None and round(spread.mean, 1) == best for spread in spreads]
+    bold += [False] * (len(texts) - len(bold))
+    return [Cell(*each) for each in zip(texts, bold, strict=True)]
 
 
 def markdown(table: Table) -> str:
@@ -64,11 +65,9 @@ def markdown(table: Table) -> str:
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(map(escape_markdown, cells))} |"
 
-    marked = [
-        [f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.cells
-    ]
+    rows = [[f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.cells]
     rule = "|".join(["---", *("---:" for _ in table.header[1:])])
-    return "\n".join([line(table.header), f"|{rule}|", *map(line, marked)])
+    return "\n".join([line(table.header), f"|{rule}|", *map(line, rows)])
 
 
 def escape_markdown(text: str) -> str:
@@ -79,15 +78,9 @@ def to_rich(table: Table) -> RichTable:
     """The table in a terminal, without its caption."""
     drawn = RichTable(box=box.SIMPLE_HEAD)
     for number, name in enumerate(table.header):
-        drawn.add_column(escape_rich(name), justify="right" if number else "left")
+        drawn.add_column(escape(name), justify="right" if number else "left")
     for row in table.cells:
-        texts = [escape_rich(cell.text) for cell in row]
-        drawn.add_row(
-            *(
-                f"[bold]{text}[/bold]" if cell.bold else text
-                for text, cell in zip(texts, row, strict=True)
-            )
-        )
+        drawn.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
     return drawn
 
 

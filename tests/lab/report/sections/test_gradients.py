@@ -36,7 +36,7 @@ def test_the_picture_names_tasks_methods_and_axes(tmp_path: Path) -> None:
     }
     draw_norms(runs, tmp_path / "deep" / "norms.svg", {"rte": "RTE", "mrpc": "MRPC"})
     drawn = (tmp_path / "deep" / "norms.svg").read_text(encoding="utf-8")
-    for text in ("RTE: gradient norm", "MRPC: variance of", "Standard", "ARCH", ">step<"):
+    for text in ("RTE: gradient norm", "MRPC: norm variance", "Standard", "ARCH", ">step<"):
         assert text in drawn
     assert ">epoch<" not in drawn
     draw_norms(runs, tmp_path / "norms.svg", {}, settled=True)

@@ -83,6 +83,11 @@ class Row:
     dots: Sequence[float] = ()
     expected: float | None = None
 
+    @property
+    def values(self) -> list[float]:
+        """All that the axis must hold."""
+        return [self.value, *self.dots, *([] if self.expected is None else [self.expected])]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:

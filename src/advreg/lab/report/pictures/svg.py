@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from pathlib import Path
 from string import Template
 
@@ -30,7 +31,7 @@ STYLE = Template("""
 """)
 _LIGHT = {"text": "#16191d", "muted": "#59626d", "line": "#dfe3e8", "surface": "#ffffff"}
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 370.0, 22.0, 200.0  # of the plot of lines
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 358.0, 22.0, 200.0  # of the plot of lines
 _BELOW = 46  # of an axis: its texts and its title
 _FEW_POINTS, _LETTER = 12, 6.4  # points that get a dot, typical width of a letter
 _LEGEND_LINE, _ROW = 17, 38
@@ -53,7 +54,7 @@ def save(figures: Sequence[Figure], path: Path, title: str = "", columns: int = 
     if not figures:
         raise PictureError("picture has nothing to show: no finished run has values for it")
     columns = min(len(figures), columns)
-    parts, top = [words(title, 12, 18, "head")], 28.0 if title else 0.0
+    parts, top = [words(title, 8, 18, "head")], 28.0 if title else 0.0
     for start in range(0, len(figures), columns):
         row, height = _side_by_side(figures[start : start + columns], top)
         parts += row
@@ -71,7 +72,7 @@ def _side_by_side(figures: Sequence[Figure], top: float) -> tuple[list[str], flo
     parts, heights = [], []
     for place, figure in enumerate(figures):
         drawn, height = _drawn(figure)
-        head = words(figure.title, 12, 16, "head")
+        head = words(figure.title, 8, 16, "head")
         body = element("g", *drawn, transform="translate(0 24)")
         where = f"translate({place * WIDTH} {top:.0f})"
         parts.append(element("g", head, body, transform=where))
@@ -200,15 +201,9 @@ def _upright(
 
 
 def _lines(figure: Lines) -> tuple[list[str], float]:
-    ticks = {float(place): text for place, text in enumerate(figure.ticks)}
-    places = [place for each in figure.marks for place in each.x]
-    x = Axis.of(list(ticks) or places, _LEFT, _RIGHT)
-    values = [value for each in figure.marks for value in (*each.y, *each.low, *each.high)]
-    y = Axis.of(values, _BOTTOM, _TOP, figure.zero)
-    parts = [
-        words(figure.y, 0, 12, "muted"),
-        *_upright(x, ticks or x.ticks(), _TOP, _BOTTOM, figure.x),
-    ]
+    x, y = _places(figure), _values(figure)
+    ticks = {float(place): text for place, text in enumerate(figure.ticks)} or x.ticks()
+    parts = [words(figure.y, 8, 12, "muted"), *_upright(x, ticks, _TOP, _BOTTOM, figure.x)]
     for value, text in y.ticks().items():
         parts.append(path_of("grid", [(_LEFT, y(value)), (_RIGHT, y(value))]))
         parts.append(words(text, _LEFT - 7, y(value) + 4, "muted", "end"))
@@ -217,6 +212,17 @@ def _lines(figure: Lines) -> tuple[list[str], float]:
     for number, each in enumerate(figure.marks):
         parts += _legend(each, top + number * _LEGEND_LINE)
     return parts, top + len(figure.marks) * _LEGEND_LINE
+
+
+def _places(figure: Lines) -> Axis:
+    """The axis of places; a word has its place even where no run has a result."""
+    words_at = list(map(float, range(len(figure.ticks))))
+    return Axis.of(words_at or list(chain(*(each.x for each in figure.marks))), _LEFT, _RIGHT)
+
+
+def _values(figure: Lines) -> Axis:
+    values = chain(*((*each.y, *each.low, *each.high) for each in figure.marks))
+    return Axis.of(list(values), _BOTTOM, _TOP, figure.zero)
 
 
 def _series(each: Series, x: Axis, y: Axis) -> str:
@@ -238,7 +244,7 @@ def _points(x: Axis, y: Axis, places: Sequence[float], values: Sequence[float]) 
 
 def _legend(each: Series, top: float) -> Iterator[str]:
     """A label with its last value."""
-    key = [(6.0, top - 4), (26.0, top - 4)]
+    key = [(8.0, top - 4), (26.0, top - 4)]
     yield ink(each.look, path_of("line", key, stroke_dasharray=each.look.dash))
     yield words(f"{each.look.label} {short(each.value)}", 32, top)
 
@@ -257,11 +263,10 @@ def _rows(figure: Rows) -> tuple[list[str], float]:
 
 def _row_axis(figure: Rows) -> Axis:
     """An axis for all values; it cuts intervals that are far wider."""
-    values = [value for row in figure.marks for value in (row.value, *row.dots)]
-    values += [row.expected for row in figure.marks if row.expected is not None]
+    values = list(chain(*(row.values for row in figure.marks)))
     low, high = min(values), max(values)
     room = 1.2 * (high - low) or math.inf
-    ends = [end for row in figure.marks for end in row.interval or ()]
+    ends = chain(*(row.interval or () for row in figure.marks))
     values += [min(max(end, low - room), high + room) for end in ends]
     return Axis.of(values, 14, WIDTH - 14, figure.zero)
 

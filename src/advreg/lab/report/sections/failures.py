@@ -15,18 +15,20 @@ from advreg.records.study import StudiedRun
 
 def failure_section(found: Gathered) -> Section:
     """Runs that failed or did not end, and files that cannot be read."""
-    failed = [run for run in found.runs if run.record.outcome.status == "failed"]
-    rows = [[run.name, "failed", run.record.outcome.error or ""] for run in failed]
-    recorded = {run.path for run in failed}
-    for folder, error in _named_failures(found):
-        if folder not in recorded:
-            rows.append([found.name_of(folder), "failed", error])
-    for waiting in found.unfinished:
-        rows.append([waiting.name, "unfinished", "still running, or stopped"])
-    for each in found.unreadable:
-        rows.append([each.name, "unreadable", each.reason])
+    rows = [[name, "failed", error] for name, error in _failed(found).items()]
+    rows += [[each.name, "unfinished", "still running, or stopped"] for each in found.unfinished]
+    rows += [[each.name, "unreadable", each.reason] for each in found.unreadable]
     table = Table("Runs without a result, and why.", ["run", "status", "reason"], rows)
     return Section("failed", "Failed and unfinished", "", [table] if rows else [])
+
+
+def _failed(found: Gathered) -> dict[str, str]:
+    """The errors of failed runs, by name; those of a run's own record first."""
+    failed = [run for run in found.runs if run.record.outcome.status == "failed"]
+    errors = {run.name: run.record.outcome.error or "" for run in failed}
+    for folder, error in _named_failures(found):
+        errors.setdefault(found.name_of(folder), error)
+    return errors
 
 
 def _named_failures(found: Gathered) -> Iterator[tuple[Path, str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from advreg.lab.report.compare import Results, Runs
@@ -17,7 +18,7 @@ from advreg.lab.report.pictures.svg import save
 from advreg.lab.report.sections.common import looks_of, titled
 from advreg.records.run import RunRecord
 
-_TITLES = ("gradient norm", "variance of the gradient norm")
+_TITLES = ("gradient norm", "norm variance")
 
 
 def gradient_parts(found: Results, task: str) -> list[Part]:
@@ -54,14 +55,14 @@ def _figures(
     settled: bool = False,
 ) -> list[Figure]:
     """The curves of each label with their range over seeds, and the variances of the seeds."""
-    axis = shared_axis(run for mine in runs.values() for run in mine)
-    curves = {label: curve(mine, axis, settled=settled) for label, mine in runs.items()}
-    series = [series_of(shown[label], each) for label, each in curves.items() if each.places]
-    rows = [_variance(shown[label], each) for label, each in curves.items() if each.variances]
-    when = f"variance {'after warm-up' if settled else 'over training'}; dots: seeds"
+    axis = shared_axis(list(chain(*runs.values())))
+    curves = {shown[label]: curve(mine, axis, settled=settled) for label, mine in runs.items()}
+    series = [series_of(look, each) for look, each in curves.items() if each.places]
+    rows = [_variance(look, each) for look, each in curves.items() if each.variances]
+    when = "after warm-up" if settled else "over training"
     norms = Lines(title=titles[0], x=axis, y="norm", marks=series, zero=True)
-    variances = Rows(title=titles[1], x=when, marks=rows, zero=True)
-    return [each for each in (norms, variances) if each.marks]
+    variances = Rows(title=titles[1], x=f"variance {when}; dots: seeds", marks=rows, zero=True)
+    return [*([norms] if series else []), *([variances] if rows else [])]
 
 
 def _variance(look: Look, found: Curve) -> Row:

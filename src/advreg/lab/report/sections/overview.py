@@ -36,16 +36,12 @@ def overview(found: Gathered, contests: Sequence[Results]) -> Section:
 def _tiles(found: Gathered) -> list[tuple[str, str, str]]:
     asked = [run.record for run in found.runs if not run.is_tuning]
     done = [record for record in asked if record.outcome.status == "finished"]
-    failed = sum(record.outcome.status == "failed" for record in asked)
-    counts = {
-        "failed": failed,
-        "unfinished": len(found.unfinished),
-        "for tuning": len(found.runs) - len(asked),
-    }
+    tuning, failed = len(found.runs) - len(asked), Counter(each.outcome.status for each in asked)
+    left = f"{failed['failed']} failed, {len(found.unfinished)} unfinished, {tuning} for tuning"
     methods = sorted({record.method.name for record in done}, key=method_order)
     seeds = sorted({record.training.seed for record in done})
     return [
-        ("runs finished", str(len(done)), ", ".join(f"{n} {what}" for what, n in counts.items())),
+        ("runs finished", str(len(done)), left),
         _listed("methods", map(method_name, methods)),
         _listed("tasks", (record.task.name for record in done)),
         _listed("seeds", map(str, seeds)),

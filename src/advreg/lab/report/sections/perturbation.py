@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from advreg.lab.report.compare import Results
 from advreg.lab.report.curves import logged
-from advreg.lab.report.groups import RunGroup
+from advreg.lab.report.groups import RunGroup, split_by
 from advreg.lab.report.page.parts import Part
 from advreg.lab.report.pictures.figures import DASHED, Lines, Look, Series
 from advreg.lab.report.sections.common import lines_of, looks_of, titled
@@ -58,11 +59,8 @@ def _by_stream(
     group: RunGroup, take: Callable[[MemoryHealth], Sequence[Histogram]]
 ) -> dict[str, list[Histogram]]:
     """The histograms of all seeds."""
-    streams: dict[str, list[Histogram]] = {}
-    for run in group.runs.values():
-        for each in take(run.memory) if run.memory is not None else ():
-            streams.setdefault(each.stream, []).append(each)
-    return streams
+    memories = [run.memory for run in group.runs.values() if run.memory is not None]
+    return split_by(lambda each: each.stream, chain(*map(take, memories)))
 
 
 def _distributions(look: Look, streams: Mapping[str, Sequence[Histogram]]) -> list[Series]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from advreg.lab.report.labels import method_name, method_order, spread_text, task_name
 from advreg.lab.report.page.parts import Part, Section
-from advreg.lab.report.pictures.figures import Rows, looks, quartiles_of
+from advreg.lab.report.pictures.figures import Look, Row, Rows, looks, quartiles_of
 from advreg.lab.report.pictures.svg import save
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.tables import Table
+from advreg.lab.report.tables import Cell, Table, best_cells
 from advreg.records.bench import Spread as Quartiles
 from advreg.records.probe import ProbeRecord, ProbeResult
 
@@ -49,24 +49,36 @@ def _sources(results: Sequence[ProbeResult]) -> str:
 def scores_table(results: Sequence[ProbeResult]) -> Table:
     """A row for each encoder, and a column for each task."""
     tasks = by_task(results)
-    labels = dict.fromkeys(label for scores in tasks.values() for label in scores)
-    rows = []
-    for label in labels:
-        spreads = [Spread.of(scores.get(label, [])) for scores in tasks.values()]
-        rows.append([method_name(label), *map(spread_text, spreads)])
-    caption = f"Score in percent, mean ± sd over heads; encoders frozen{_sources(results)}."
+    labels = list(dict.fromkeys(label for scores in tasks.values() for label in scores))
+    columns = [_column(scores, labels) for scores in tasks.values()]
+    rows = list(zip(map(method_name, labels), *columns, strict=True))
+    caption = (
+        f"Score in percent, mean ± sd over heads; encoders frozen{_sources(results)}. The best are "
+        "bold."
+    )
     return Table(caption, ["", *map(task_name, tasks)], rows)
 
 
+def _column(scores: Mapping[str, Sequence[float]], labels: Sequence[str]) -> list[Cell]:
+    spreads = [Spread.of(scores.get(label, [])) for label in labels]
+    return best_cells(list(map(spread_text, spreads)), spreads)
+
+
 def _figures(results: Sequence[ProbeResult]) -> list[Rows]:
-    shown, figures = looks({each.label: method_name(each.label) for each in results}), []
-    for task, scores in by_task(results).items():
-        rows = []
-        for label, values in scores.items():
-            quartiles = Quartiles.of(values)
-            if quartiles is not None:
-                rows.append(replace(quartiles_of(shown[label], quartiles), dots=values))
-        if rows:
-            axis = "score of the heads, percent"
-            figures.append(Rows(title=task_name(task), x=axis, marks=rows))
-    return figures
+    shown = looks({each.label: method_name(each.label) for each in results})
+    axis = "score of the heads, percent"
+    return [
+        Rows(title=task_name(task), x=axis, marks=_rows(scores, shown))
+        for task, scores in by_task(results).items()
+        if any(scores.values())
+    ]
+
+
+def _rows(scores: Mapping[str, Sequence[float]], shown: Mapping[str, Look]) -> list[Row]:
+    """Median, quartiles and each value of the labels that have any."""
+    spreads = {label: Quartiles.of(values) for label, values in scores.items()}
+    return [
+        replace(quartiles_of(shown[label], spread), dots=scores[label])
+        for label, spread in spreads.items()
+        if spread is not None
+    ]
