@@ -26,7 +26,7 @@ from typing import Any
 from advreg.lab.kinds.classification.tasks import TASKS, main_score
 from advreg.lab.runs.settings import TrainSettings
 from advreg.lab.search.jobs import HeldOut, TrainRun
-from advreg.lab.search.pool import Ended, Job, Runner
+from advreg.lab.search.pool import Job, JobResult, Runner
 
 Point = dict[str, Any]
 
@@ -134,7 +134,7 @@ class Writer:
 
     def stopping(self) -> None: ...
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: JobResult) -> None:
         line = {**self.keys[ended.job.folder], "seconds": ended.seconds, "error": ended.error}
         if ended.error is None:
             outcome = ended.value.outcome

@@ -49,7 +49,7 @@ from advreg.lab.kinds.training import (
     step_to_resume,
     usual_fields,
 )
-from advreg.lab.search.pool import Tell
+from advreg.lab.search.pool import JobReporter
 from advreg.methods.base import create
 from advreg.records import run as records
 
@@ -221,12 +221,12 @@ class LanguageRun:
     scratch: Path
     solves: bool = False
 
-    def __call__(self, tell: Tell) -> records.RunRecord:
+    def __call__(self, reporter: JobReporter) -> records.RunRecord:
         quiet_libraries()
         with for_any_shape():
-            return self._run(tell)
+            return self._run(reporter)
 
-    def _run(self, tell: Tell) -> records.RunRecord:
+    def _run(self, reporter: JobReporter) -> records.RunRecord:
         folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
         values = {
             **CONTESTS[self.planned.contest].base,
@@ -239,7 +239,7 @@ class LanguageRun:
         trainer = make_trainer(self.planned, values, data, folder)
         record = self._begun(trainer, values, data)
         before = unrelated_loss(trainer.model, data)
-        report_steps(trainer, tell.step)
+        report_steps(trainer, reporter.step)
         resumed = step_to_resume(folder)
         try:
             trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))

@@ -1,4 +1,4 @@
-"""One run on texts: the samples a seed stands for, the training, and the scores of what came
+"""One run on texts: the samples of a seed, the training, and the scores of what came
 out.
 """
 
@@ -31,7 +31,7 @@ from advreg.lab.kinds.training import quiet_libraries, report_steps
 from advreg.lab.runs.run import Plan, begin_record
 from advreg.lab.runs.settings import DOCSTRINGS, TrainSettings
 from advreg.lab.runs.training_presets import training_preset
-from advreg.lab.search.pool import Tell
+from advreg.lab.search.pool import JobReporter
 from advreg.methods import preset
 from advreg.methods.base import memory_bytes
 from advreg.records import run as records
@@ -147,16 +147,16 @@ class TextRun:
     data: Path
     changes: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, tell: Tell) -> records.RunRecord:
+    def __call__(self, reporter: JobReporter) -> records.RunRecord:
         quiet_libraries()
         with for_any_shape(), tempfile.TemporaryDirectory() as scratch:
-            return self._run(tell, Path(scratch))
+            return self._run(reporter, Path(scratch))
 
     @property
     def on_cpu(self) -> bool:
         return CONTESTS[self.planned.contest].device == "cpu"
 
-    def _run(self, tell: Tell, scratch: Path) -> records.RunRecord:
+    def _run(self, reporter: JobReporter, scratch: Path) -> records.RunRecord:
         values, planned = self._values(), self.planned
         settings, method = self.settings(values), planned.point.method
         data = samples(planned.task, values, planned.seed, self.data)
@@ -171,7 +171,7 @@ class TextRun:
         if self.on_cpu:
             record = replace(record, environment={**record.environment, "device": "cpu"})
         trainer = job.trainer()
-        report_steps(trainer, tell.step)
+        report_steps(trainer, reporter.step)
         average = MovingAverage(values["ema"]) if "ema" in values else None
         if average is not None:
             trainer.add_callback(average)

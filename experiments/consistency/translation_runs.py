@@ -46,7 +46,7 @@ from advreg.lab.kinds.translation.translator import Translator
 from advreg.lab.kinds.translation.workload import Translations
 from advreg.lab.runs.run import Plan, begin_record
 from advreg.lab.runs.translation_settings import TranslationSettings
-from advreg.lab.search.pool import Tell
+from advreg.lab.search.pool import JobReporter
 from advreg.records import run as records
 
 SIZES = {
@@ -69,7 +69,7 @@ class TranslationRun:
         planned: what to run.
         data: the folder of the data.
         changes: of the contest's own settings, for a quick look at whether everything works.
-        scratch: checkpoints go here; a run that was stopped goes on from its last one.
+        scratch: checkpoints go here; a stopped run resumes from its last one.
     """
 
     planned: Planned
@@ -77,12 +77,12 @@ class TranslationRun:
     changes: tuple[tuple[str, Any], ...]
     scratch: Path
 
-    def __call__(self, tell: Tell) -> records.RunRecord:
+    def __call__(self, reporter: JobReporter) -> records.RunRecord:
         quiet_libraries()
         with for_any_shape():
-            return self._run(tell)
+            return self._run(reporter)
 
-    def _run(self, tell: Tell) -> records.RunRecord:
+    def _run(self, reporter: JobReporter) -> records.RunRecord:
         folder = self.scratch / hashlib.sha256(self.planned.key.encode()).hexdigest()[:16]
         values = {
             **CONTESTS[self.planned.contest].base,
@@ -96,7 +96,7 @@ class TranslationRun:
         job = _job(plan, corpus, values["dropout"])
         record = self._begun(plan, job, values)
         trainer = TranslationTrainer(job)
-        report_steps(trainer, tell.step)
+        report_steps(trainer, reporter.step)
         resumed = step_to_resume(folder)
         try:
             trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))

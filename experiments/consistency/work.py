@@ -1,5 +1,5 @@
-"""Work off a queue of contests: many runs side by side, each finished one appended to one file of
-records.
+"""Process a queue of contests: many runs in parallel, each appended to one file of records when it
+is finished.
 
     python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz \
         --jobs 2
@@ -7,11 +7,11 @@ records.
         --out $OUT/runs.jsonl.gz --known earlier.jsonl.gz --jobs 15 --seconds 560
 
 DATA holds ``nlu/``, ``mt/``, ``sft/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT
-or in a file of --known are not repeated; candidates that they decide are chosen from them, so the
-same command goes on wherever it was stopped.
-With --seconds it stops in time: no run is begun that would not end, and those at work are stopped.
-Runs go by contest in the order given, candidates first, then by seed: whatever is missing in the
-end is missing of all methods alike.
+or in a file of --known are not repeated, and they determine the choice of candidates, so the same
+command resumes where it was stopped.
+With --seconds it stops in time: it starts no run that would not finish, and stops running ones.
+Runs are ordered by contest as given, candidates first, then by seed, so that at the end the same
+runs are missing for every method.
 
 A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
@@ -38,11 +38,11 @@ from scoring import can_solve, primary_score, scores, validation_score
 from stages import Planned, planned
 from text_runs import TextRun
 
-from advreg.lab.search.pool import Ended, Job, Runner, Tell
+from advreg.lab.search.pool import Job, JobReporter, JobResult, Runner
 from advreg.records.log import RecordLog
 from advreg.records.run import RunRecord
 
-# time beside Standard's while none has been measured
+# time relative to Standard's until it has been measured
 _FACTORS = {
     "r3f": 1.6,
     "rdrop": 1.6,
@@ -63,18 +63,18 @@ class Timed:
     seconds: float
     deadline: float | None
 
-    def __call__(self, tell: Tell) -> RunRecord | None:
+    def __call__(self, reporter: JobReporter) -> RunRecord | None:
         if self.deadline is not None and time.time() + self.seconds > self.deadline:
             return None
         try:
-            found: RunRecord = self.run(tell)
+            found: RunRecord = self.run(reporter)
         finally:
             free_memory()
         return found
 
 
 def free_memory() -> None:
-    """Leave nothing of a run to the next one in the process, or to other processes on the GPU."""
+    """Release all memory of a run for the next one in the process and for other processes on the GPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -117,7 +117,7 @@ class Queue:
                 yield each
 
     def _place(self, rank: int, number: int, each: Planned) -> float:
-        """Where it stands in the queue; Standard's candidates come first, since all others wait for
+        """Its place in the queue; Standard's candidates come first, since all others wait for
         them.
         """
         first = each.stage == stages.TUNE and each.contestant == STANDARD
@@ -139,7 +139,7 @@ class Queue:
             run = LanguageRun(each, data, changes, scratch, self.solves)
         return Timed(run, _LEAST_SECONDS, self.deadline)
 
-    def then(self, ended: Ended) -> Iterable[Job]:
+    def then(self, ended: JobResult) -> Iterable[Job]:
         """Write a run down; what it decides can be run from now on."""
         if ended.error is not None:
             self._complain(ended)
@@ -158,7 +158,7 @@ class Queue:
             told += f", test {primary_score(record):.2f}"
         print(f"{record.name}: {told} ({seconds:.0f} s)", flush=True)
 
-    def _complain(self, ended: Ended) -> None:
+    def _complain(self, ended: JobResult) -> None:
         print(f"{ended.job.name} FAILED: {ended.error}", flush=True)
         with open(f"{self.asked.out}.errors", "a", encoding="utf-8") as file:
             file.write(f"{ended.job.name}: {ended.error}\n{ended.trace or ''}\n")
@@ -171,7 +171,7 @@ class Queue:
 
     def noticed(self, job: Job, text: str) -> None: ...
 
-    def ended(self, ended: Ended) -> None: ...
+    def ended(self, ended: JobResult) -> None: ...
 
     def stopping(self) -> None: ...
 

@@ -158,7 +158,7 @@ def test_an_interruption_leaves_what_was_measured(
     record = load(tmp_path / "bench.json")
     assert (code, record.status) == (INTERRUPTED, "interrupted")
     assert sorted(len(row.rounds) for row in record.panels[0].rows) == [1, 2]
-    assert "interrupted; what was measured so far:" in out.getvalue()
+    assert "interrupted; results so far:" in out.getvalue()
 
 
 def test_a_crash_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

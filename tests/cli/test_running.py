@@ -11,7 +11,7 @@ from advreg.cli import running
 from advreg.cli.app import app
 from advreg.cli.running import Tally, _Lines, _Live, find_devices
 from advreg.cli.saying import Notices
-from advreg.lab.search.pool import Ended, Job, Left
+from advreg.lab.search.pool import Job, JobResult, Remaining
 from runner_jobs import Answer
 
 
@@ -26,7 +26,7 @@ def test_the_display_counts_runs_and_names_failures(
     first, second = (
         Job(name, Path(), Answer(1)) for name in ("rte/arch/seed-0", "rte/smart/seed-0")
     )
-    with kind(console, Notices(console), lambda: Left(2, 2.0)) as display:
+    with kind(console, Notices(console), lambda: Remaining(2, 2.0)) as display:
         display.started(first)
         display.started(second)
         display.stepped(first, 30, 60, {"loss": 0.5, "learning_rate": 1e-4})
@@ -34,8 +34,8 @@ def test_the_display_counts_runs_and_names_failures(
             display.progress.refresh()  # it would by itself, a tenth of a second later
         display.noticed(first, "3 texts were cut")
         display.noticed(second, "3 texts were cut")
-        display.ended(Ended(first, 65.0))
-        display.ended(Ended(second, 1.0, error="OSError: the disk is full", trace="Traceback"))
+        display.ended(JobResult(first, 65.0))
+        display.ended(JobResult(second, 1.0, error="OSError: the disk is full", trace="Traceback"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "loss 0.500" in shown
     assert "30/60" in shown
@@ -48,13 +48,13 @@ def test_the_display_counts_runs_and_names_failures(
 def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None:
     """Two runs of 100 steps, ten seconds a step; the first goes on after step 40."""
     clock, left = [0.0], [2]
-    tally = Tally(lambda: Left(left[0], left[0]), lambda: clock[0])
+    tally = Tally(lambda: Remaining(left[0], left[0]), lambda: clock[0])
     first, second = (Job(name, Path(), Answer(1)) for name in ("a", "b"))
     for step in range(41, 101):
         clock[0] += 10.0
         tally.stepped(first, step, 100)
         if step < 45:
-            assert tally.eta() == "time left unknown yet"
+            assert tally.eta() == "remaining time unknown"
         elif step == 50:
             assert tally.eta() == "about 25 min 0 s left"  # 150 steps
     left[0] = 1
@@ -68,7 +68,7 @@ def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None
 
 def test_the_time_left_counts_what_each_run_costs() -> None:
     """Three runs, a second for each unit of their costs: 100, 300 and 300."""
-    clock, left = [0.0], [Left(3, 700.0)]
+    clock, left = [0.0], [Remaining(3, 700.0)]
     tally = Tally(lambda: left[0], lambda: clock[0])
     first, second = Job("standard", Path(), Answer(1), 100.0), Job("arch", Path(), Answer(1), 300.0)
     for step in range(1, 101):
@@ -76,7 +76,7 @@ def test_the_time_left_counts_what_each_run_costs() -> None:
         tally.stepped(first, step, 100)
         if step == 50:
             assert tally.eta() == "about 10 min 50 s left"
-    left[0] = Left(2, 600.0)
+    left[0] = Remaining(2, 600.0)
     tally.finished(first)
     assert tally.eta() == "about 10 min 0 s left"
     for step in range(1, 31):

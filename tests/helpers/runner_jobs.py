@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from advreg.lab.search.pool import Ended, Job, Tell
+import psutil
+
+from advreg.lab.search.pool import Job, JobReporter, JobResult, failure_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Answer:
 
     value: Any
 
-    def __call__(self, tell: Tell) -> tuple[Any, int]:
+    def __call__(self, reporter: JobReporter) -> tuple[Any, int]:
         return self.value, os.getpid()
 
 
@@ -30,7 +32,7 @@ class Fail:
 
     error: Exception
 
-    def __call__(self, tell: Tell) -> None:
+    def __call__(self, reporter: JobReporter) -> None:
         raise self.error
 
 
@@ -40,11 +42,26 @@ class Die:
 
     number: int
 
-    def __call__(self, tell: Tell) -> None:
+    def __call__(self, reporter: JobReporter) -> None:
         if self.number < 0:
             os._exit(-self.number)
         os.kill(os.getpid(), self.number)
         time.sleep(60)
+
+
+@dataclass(frozen=True)
+class DieAtFirst:
+    """Dies the first time, as if memory had run out; then returns how many workers there are."""
+
+    folder: Path
+
+    def __call__(self, reporter: JobReporter) -> int:
+        first = self.folder / "died"
+        if not first.exists():
+            first.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        children = psutil.Process(os.getppid()).children()
+        return sum("spawn_main" in " ".join(child.cmdline()) for child in children)
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class Environment:
     folder: Path
     together: int = 1
 
-    def __call__(self, tell: Tell) -> str | None:
+    def __call__(self, reporter: JobReporter) -> str | None:
         (self.folder / str(os.getpid())).touch()
         wait_for(lambda: len(list(self.folder.iterdir())) >= self.together)
         return os.environ.get(self.name)
@@ -69,7 +86,7 @@ class Sleep:
     stubborn: bool = False
     seconds_to_leave: float = 0.0
 
-    def __call__(self, tell: Tell) -> None:
+    def __call__(self, reporter: JobReporter) -> None:
         if self.stubborn:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (self.folder / "pid").write_text(str(os.getpid()))
@@ -86,10 +103,10 @@ class Count:
 
     steps: int
 
-    def __call__(self, tell: Tell) -> int:
-        tell.notice("counting")
+    def __call__(self, reporter: JobReporter) -> int:
+        reporter.notice("counting")
         for step in range(1, self.steps + 1):
-            tell.step(step, self.steps, {"loss": 1 / step})
+            reporter.step(step, self.steps, {"loss": 1 / step})
         return self.steps
 
 
@@ -99,7 +116,7 @@ class Print:
 
     text: str
 
-    def __call__(self, tell: Tell) -> None:
+    def __call__(self, reporter: JobReporter) -> None:
         os.write(1, self.text.encode())
 
 
@@ -110,7 +127,8 @@ class Seen:
         self.names: list[str] = []
         self.steps: list[tuple[int, int, dict[str, float]]] = []
         self.notices: list[str] = []
-        self.ends: list[Ended] = []
+        self.ends: list[JobResult] = []
+        self.postponements: list[JobResult] = []
         self.stops = 0
 
     def started(self, job: Job) -> None:
@@ -125,8 +143,11 @@ class Seen:
     def noticed(self, job: Job, text: str) -> None:
         self.notices.append(text)
 
-    def ended(self, ended: Ended) -> None:
-        self.ends.append(ended)
+    def ended(self, result: JobResult) -> None:
+        self.ends.append(result)
+
+    def postponed(self, result: JobResult) -> None:
+        self.postponements.append(result)
 
 
 class Inline:
@@ -147,33 +168,39 @@ class Inline:
         return [job.work for job in self.jobs]
 
     def run(
-        self, jobs: Iterable[Job], watcher: Seen, then: Callable[[Ended], Iterable[Job]]
-    ) -> list[Ended]:
-        waiting = deque(jobs)
+        self, jobs: Iterable[Job], watcher: Seen, then: Callable[[JobResult], Iterable[Job]]
+    ) -> list[JobResult]:
+        waiting, repeated = deque(jobs), set[str]()
         while waiting:
             if len(self.jobs) == self.stop_after:
                 raise KeyboardInterrupt
             job = waiting.popleft()
             self.jobs.append(job)
-            waiting.extend(then(self._ended(job)))
+            result = self._result(job)
+            if result.failure == "machine" and job.name not in repeated:
+                repeated.add(job.name)
+                waiting.append(job)
+            else:
+                waiting.extend(then(result))
         return []
 
-    def _ended(self, job: Job) -> Ended:
+    def _result(self, job: Job) -> JobResult:
         try:
-            return Ended(job, 1.0, (self.work or really)(job.work))  # type: ignore[arg-type]
+            return JobResult(job, 1.0, (self.work or really)(job.work))  # type: ignore[arg-type]
         except Exception as error:
-            return Ended(job, 1.0, error=f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            return JobResult(job, 1.0, error=text, failure=failure_of(error))
 
 
 def really(run: Any) -> Any:
     """What a worker does with it, without a word."""
 
-    class Tell:
+    class Silent:
         def step(self, *_: Any) -> None: ...
 
         def notice(self, _: str) -> None: ...
 
-    return run(Tell())
+    return run(Silent())
 
 
 def wait_for(condition: Any, seconds: float = 20) -> None:
@@ -181,7 +208,7 @@ def wait_for(condition: Any, seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
-            raise TimeoutError("waited in vain")
+            raise TimeoutError("the condition did not come true")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the
+"""``advreg bench``: measures with a progress bar, prints tables, writes the record and the
 picture.
 """
 
@@ -26,8 +26,8 @@ def measure(
     commit: str | None,
     console: Console,
 ) -> int:
-    """Measure, print and write; the exit code. What was measured is written even if the end is not
-    reached.
+    """Measure, print and write; returns the exit code. Partial results are written after an
+    interruption or an error.
     """
     if picture is not None:
         check_drawable(picture)
@@ -38,7 +38,7 @@ def measure(
         record, code = _watched(bench, out, console), 0
     except KeyboardInterrupt:
         record, code = bench.record("interrupted"), INTERRUPTED
-        console.print("interrupted; what was measured so far:")
+        console.print("interrupted; results so far:")
     except Exception:
         failed = bench.record("failed")
         if any(row.rounds for panel in failed.panels for row in panel.rows):
@@ -64,7 +64,7 @@ def _watched(bench: Bench, out: Path, console: Console) -> BenchRecord:
 
 
 def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> None:
-    """Print and draw records that were measured before."""
+    """Print and draw existing records."""
     if picture is not None:
         check_drawable(picture)
     records = [load(path) for path in files]
@@ -75,7 +75,7 @@ def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> Non
 
 
 def choose_file(out: Path | None, model: str) -> Path:
-    """Where the record goes; one that is there already is not overwritten."""
+    """The path of the record; an existing file is not overwritten."""
     if out is not None:
         if out.exists():
             raise ValueError(

@@ -1,34 +1,36 @@
-"""``advreg compare``: carries a comparison out under a live display, and prints its tables."""
+"""``advreg compare``: makes the runs under a live display, and prints what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.cli.running import RunOptions, tell, undertake, write_tables
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import read, results
-from advreg.lab.report.labels import counted, task_name
+from advreg.lab.report.labels import NOTHING, counted, method_name, task_name
 from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
-from advreg.lab.search.pool import Left
+from advreg.lab.search.pool import Remaining
+from advreg.records.compare import CompareRecord, MethodGain
 
 
-def run_comparison(settings: CompareSettings, orders: Orders, console: Console) -> int:
+def run_comparison(settings: CompareSettings, options: RunOptions, console: Console) -> int:
     """Make the runs that are left, then print and write the tables; the exit code."""
     from advreg.lab.search.compare import Comparison
 
     folder = choose_folder(settings)
     return undertake(
-        lambda say: Comparison(settings, folder, say),
+        lambda say: Comparison.open(settings, folder, say),
         lambda comparison, size: _announcement(
-            settings, comparison.left, size, comparison.plan() if orders.dry_run else {}
+            settings, comparison.left, size, comparison.plan() if options.dry_run else {}
         ),
-        lambda: show_comparison(folder, orders.picture, console),
+        lambda: show_comparison(folder, options.picture, console),
         folder,
-        orders,
+        options,
         console,
     )
 
@@ -46,30 +48,58 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     )
     written = write_tables(folder, to_markdown(found))
     if picture is not None:
-        draw_norms(
-            runs, picture, {task.name: task_name(task.name, task.title) for task in record.tasks}
-        )
+        titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
+        draw_norms(runs, picture, titles)
         written.append(picture)
-    told = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
-    console.print(told, highlight=False, soft_wrap=True)
+    places = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
+    console.print(places, highlight=False, soft_wrap=True)
+    for line in _verdict_lines(record, folder):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return not found.missing
 
 
+def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
+    """The verdict on each method, the winner's model, and last the comparison in one sentence."""
+    primary = [gain for gain in record.gains if gain.verdict is not None]
+    if primary:
+        yield f"gain over {method_name(record.reference)}:"
+        decimals = scale_of(record.tasks[0].main_metrics).decimals
+        yield from (f"  {_gain_text(gain, decimals)}" for gain in primary)
+    for task, place in record.best.items():
+        name = f" of {task_name(task)}" if len(record.best) > 1 else ""
+        yield f"the winner's model{name}: {folder / place / 'model'}"
+    if record.conclusion is not None:
+        yield record.conclusion
+
+
+def _gain_text(gain: MethodGain, decimals: int) -> str:
+    """A method with its gain, interval and verdict."""
+    mean = NOTHING if gain.mean is None else f"{gain.mean:+.{decimals}f}".replace("-", "−")
+    low, high = (f"{each or 0.0:.{decimals}f}".replace("-", "−") for each in (gain.low, gain.high))
+    interval = "" if gain.low is None else f" [{low}, {high}]"
+    reason = "" if gain.flaw is None else f" ({gain.flaw})"
+    seeds = counted(gain.seeds, "seed")
+    return f"{method_name(gain.method)} {mean}{interval}, {seeds}: {gain.verdict}{reason}"
+
+
 def _announcement(
-    settings: CompareSettings, left: Left, size: int, plan: Mapping[str, Left]
+    settings: CompareSettings, left: Remaining, size: int, plan: Mapping[str, Remaining]
 ) -> str:
     """The plan, with a line for each of its parts."""
     base = settings.any_base
-    tuning = f"{settings.budget} candidates each" if settings.budget > 1 else "no tuning"
+    tuning = f"{settings.candidates} candidates each" if settings.candidates > 1 else "no tuning"
     preset = f", preset {base.preset}" if base.preset else ""
-    told = (
-        f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, "
-        f"{counted(len(settings.seeds), 'seed')}; model {Path(base.model).name}{preset}; "
-        f"{counted(left.jobs, 'run')} to make, {size} at a time"
+    seeds = counted(len(settings.seeds), "seed")
+    more = settings.most_seeds > len(settings.seeds)
+    announced = (
+        f"{', '.join(settings.tasks)}: {', '.join(settings.methods)}; {tuning}, {seeds}"
+        f"{f', up to {settings.most_seeds} until all is decided' if more else ''}; "
+        f"model {Path(base.model).name}{preset}; {counted(left.jobs, 'run')} to make, {size} at a "
+        "time"
     )
     lines = [
         f"  {name}: {counted(part.jobs, 'run')}, forward passes over {part.cost:,.0f} samples "
         f"({part.cost / left.cost:.0%})"
         for name, part in plan.items()
     ]
-    return "\n".join([told, *lines])
+    return "\n".join([announced, *lines])

@@ -28,7 +28,7 @@ def run_probe(
     resume: bool,
     console: Console,
 ) -> None:
-    """Probe, keeping what is done after every encoder and task."""
+    """Probe, and save the results after every encoder and task."""
     if picture is not None:
         check_drawable(picture)
     done = _done(out, settings, resume)
@@ -57,7 +57,7 @@ def run_probe(
 
 
 def redraw(path: Path, picture: Path | None, console: Console) -> None:
-    """Print and draw a record that is there."""
+    """Print and draw an existing record."""
     record = load_as(path, ProbeRecord)
     tell([scores_table(record.results)], {}, console)
     if picture is not None:
@@ -65,7 +65,7 @@ def redraw(path: Path, picture: Path | None, console: Console) -> None:
 
 
 def _done(out: Path, settings: ProbeSettings, resume: bool) -> list[ProbeResult]:
-    """The record of an earlier call with the same settings, if it is to be resumed."""
+    """The record of an earlier call with the same settings, when resuming."""
     if not out.exists():
         return []
     if not resume:

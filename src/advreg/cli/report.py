@@ -1,4 +1,4 @@
-"""``advreg report``: one page of everything that was run."""
+"""``advreg report``: one page with all runs."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ def _lead(found: Gathered) -> str:
         ("bench", "benches"): len(found.benches),
     }
     told = [counted(count, *names) for names, count in counts.items() if count]
-    return f"Drawn from the records of {', '.join(told)}."
+    return f"Made from the records of {', '.join(told)}."

@@ -1,4 +1,4 @@
-"""Many runs under a live display: what ``advreg compare`` and ``advreg study`` share."""
+"""Many runs with a live display, for ``advreg compare`` and ``advreg study``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from advreg.lab.drawing import check_drawable
 from advreg.lab.report.labels import counted, duration
 from advreg.lab.report.tables import Table, to_rich
 from advreg.lab.runs.bases import split
-from advreg.lab.search.pool import SECONDS_TO_SAVE, Ended, Job, Left, Runner, Watcher, usual_size
+from advreg.lab.search.pool import (
+    SECONDS_TO_SAVE,
+    Job,
+    JobResult,
+    Remaining,
+    Runner,
+    Watcher,
+    usual_size,
+)
 
 INTERRUPTED = 130
 MARKDOWN_FILE = "table.md"
@@ -26,33 +34,35 @@ LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
 _STOPPING = (
-    f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
+    f"stopping: runs have time to write a checkpoint first: {SECONDS_TO_SAVE:.0f} s; "
     "press Ctrl-C again to leave immediately"
 )
 
+_REPEATED = "; it is repeated alone, when the other runs have ended"
 
-class Undertaking(Protocol):
+
+class RunSet(Protocol):
     """Runs in a folder, some of them already finished: a comparison, a study."""
 
     @property
-    def left(self) -> Left:
-        """Runs that are still to be made."""
+    def left(self) -> Remaining:
+        """The remaining runs."""
 
     def run(self, runner: Runner, watcher: Watcher) -> Any:
         """Make them; KeyboardInterrupt when the user stops them."""
 
 
-U = TypeVar("U", bound=Undertaking)
+U = TypeVar("U", bound=RunSet)
 
 
 @dataclass(frozen=True)
-class Orders:
-    """How runs are carried out.
+class RunOptions:
+    """How to execute runs.
 
     Args:
-        jobs: runs side by side; none: what suits the machine.
-        picture: file of what is drawn.
-        dry_run: only check it, and print the plan.
+        jobs: parallel runs; none: chosen for the machine.
+        picture: file of the picture.
+        dry_run: only check the settings and print the plan.
     """
 
     jobs: int | None = None
@@ -69,28 +79,28 @@ def undertake(
     announce: Callable[[U, int], str],
     finish: Callable[[], bool],
     folder: Path,
-    orders: Orders,
+    options: RunOptions,
     console: Console,
 ) -> int:
-    """Make the runs that are left and print the results; the exit code.
+    """Make the remaining runs and print the results; returns the exit code.
 
     Args:
-        make: loads and checks it, and tells what a user should know.
+        make: loads and checks the undertaking, and prints notices.
         announce: the plan, given the number of workers.
-        finish: tells the results; have all runs one?
+        finish: prints the results, and returns whether all runs have one.
         folder: of the runs.
-        orders: how the runs are carried out.
+        options: how to execute the runs.
         console: to print on.
     """
     from advreg.lab.kinds.training import quiet_libraries
 
     quiet_libraries()
     places = find_devices()
-    size = orders.jobs if orders.jobs is not None else usual_size(places)
+    size = options.jobs if options.jobs is not None else usual_size(places)
     runner, say = Runner(size, places, log=folder / LOG_FILE), Notices(console)
     what = make(say)
     say(announce(what, runner.size))
-    if orders.dry_run:
+    if options.dry_run:
         return 0
     display = (_Live if console.is_terminal else _Lines)(console, say, lambda: what.left)
     try:
@@ -109,7 +119,7 @@ def undertake(
 
 
 def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print tables, then lists under their titles; a list that is empty is left out."""
+    """Print tables, then lists under their titles; empty lists are omitted."""
     for table in tables:
         console.print(table.caption, highlight=False, markup=False)
         console.print(to_rich(table))
@@ -138,18 +148,20 @@ def find_devices() -> list[str]:
 
 
 class _Display(Watcher, AbstractContextManager["_Display"], Protocol):
-    """Shows the jobs while it is entered."""
+    """Shows the jobs within its context."""
 
 
 class Tally:
-    """How far all jobs together are, and how long the rest will take.
+    """Progress of all jobs together, and the remaining time.
 
     Args:
-        left: runs that are still to be made.
+        left: remaining runs.
         now: the time, in seconds.
     """
 
-    def __init__(self, left: Callable[[], Left], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, left: Callable[[], Remaining], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.left, self.done, self._now, self._begun = left, 0, now, now()
         self._jobs: dict[str, Job] = {}  # that have made a step, finished ones too
         self._shares: dict[str, float] = {}  # of those at work, how much of each is done
@@ -166,6 +178,10 @@ class Tally:
         self._shares.pop(job.name, None)
         self.done += 1
 
+    def postponed(self, job: Job) -> None:
+        self._shares.pop(job.name, None)
+        self._found.pop(job.name, None)
+
     @property
     def completed(self) -> float:
         return self.done + sum(self._shares.values())
@@ -175,12 +191,10 @@ class Tally:
         return self.done + self.left().jobs
 
     def eta(self) -> str:
-        """What is left, in words: as much time for what it costs as was spent on what was made
-        since the beginning.
-        """
+        """The remaining time in words, at the speed of this session so far."""
         made = {name: self._shares.get(name, 1.0) - found for name, found in self._found.items()}
         if sum(made.values()) < _SHARE_BEFORE_GUESS:
-            return "time left unknown yet"
+            return "remaining time unknown"
         left = self.left().cost - self._cost(self._shares)
         return f"about {duration((self._now() - self._begun) * left / self._cost(made))} left"
 
@@ -193,7 +207,7 @@ class _Live:
     terminal.
     """
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Remaining]) -> None:
         self.tally, self.say = Tally(left), say
         self.bars: dict[str, TaskID] = {}
         self.progress = bars(console, transient=True, speed_estimate_period=600)
@@ -221,11 +235,16 @@ class _Live:
     def stopping(self) -> None:
         self.say(_STOPPING)
 
-    def ended(self, ended: Ended) -> None:
-        self.progress.remove_task(self.bars.pop(ended.job.name))
-        self.tally.finished(ended.job)
-        self.say(_last_line(ended))
+    def ended(self, result: JobResult) -> None:
+        self.progress.remove_task(self.bars.pop(result.job.name))
+        self.tally.finished(result.job)
+        self.say(_last_line(result))
         self._update()
+
+    def postponed(self, result: JobResult) -> None:
+        self.progress.remove_task(self.bars.pop(result.job.name))
+        self.tally.postponed(result.job)
+        self.say(f"{_last_line(result)}{_REPEATED}")
 
     def _update(self) -> None:
         self.progress.update(
@@ -236,7 +255,7 @@ class _Live:
 class _Lines:
     """Plain lines, for files and pipes."""
 
-    def __init__(self, console: Console, say: Notices, left: Callable[[], Left]) -> None:
+    def __init__(self, console: Console, say: Notices, left: Callable[[], Remaining]) -> None:
         self.console, self.tally, self.say = console, Tally(left), say
         self.last = time.monotonic()
         self.running: dict[str, str] = {}
@@ -263,10 +282,15 @@ class _Lines:
     def stopping(self) -> None:
         self.say(_STOPPING)
 
-    def ended(self, ended: Ended) -> None:
-        self.running.pop(ended.job.name, None)
-        self.tally.finished(ended.job)
-        self._print(f"{_last_line(ended)} ({self._so_far()})")
+    def ended(self, result: JobResult) -> None:
+        self.running.pop(result.job.name, None)
+        self.tally.finished(result.job)
+        self._print(f"{_last_line(result)} ({self._so_far()})")
+
+    def postponed(self, result: JobResult) -> None:
+        self.running.pop(result.job.name, None)
+        self.tally.postponed(result.job)
+        self._print(f"{_last_line(result)}{_REPEATED}")
 
     def _so_far(self) -> str:
         return f"{self.tally.done} of {counted(self.tally.total, 'run')}, {self.tally.eta()}"
@@ -275,8 +299,9 @@ class _Lines:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _last_line(ended: Ended) -> str:
-    if ended.error is None:
-        return f"{ended.job.name}: finished in {duration(ended.seconds)}"
-    trace = f"\n{ended.trace}" if ended.trace and os.environ.get("ADVREG_DEBUG") else ""
-    return f"{ended.job.name}: failed after {duration(ended.seconds)}: {ended.error}{trace}"
+def _last_line(result: JobResult) -> str:
+    name, seconds = result.job.name, duration(result.seconds)
+    if result.error is None:
+        return f"{name}: finished in {seconds}"
+    trace = f"\n{result.trace}" if result.trace and os.environ.get("ADVREG_DEBUG") else ""
+    return f"{name}: failed after {seconds}: {result.error}{trace}"

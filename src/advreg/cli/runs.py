@@ -1,4 +1,4 @@
-"""``advreg runs``: what was run, as a table, JSON or CSV."""
+"""``advreg runs``: a list of runs as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def list_runs(
     form: str,
     console: Console,
 ) -> None:
-    """Print the wanted runs below a folder.
+    """Print the selected runs below a folder.
 
     Args:
-        folder: searched with everything below it.
+        folder: searched recursively.
         wanted: values by field of :class:`~advreg.lab.report.listing.Line`.
         sort: field to sort by.
-        tuning: whether to list runs that only served to choose settings.
+        tuning: whether to include runs for tuning.
         form: ``"table"``, ``"json"`` or ``"csv"``.
         console: to print on.
     """

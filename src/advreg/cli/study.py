@@ -1,6 +1,4 @@
-"""``advreg study``: carries a parameter study out under a live display; prints its tables and draws
-it.
-"""
+"""``advreg study``: runs a parameter study with a live display, prints its tables and draws it."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import Orders, tell, undertake, write_tables
+from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.drawing import PictureError
 from advreg.lab.report.labels import counted
 from advreg.lab.report.sections.studies import draw_study
@@ -20,24 +18,24 @@ from advreg.records.study import STUDY_FILE, load
 PICTURE_FILE = "study.svg"
 
 
-def run_study(settings: StudySettings, orders: Orders, console: Console) -> int:
-    """Make the runs that are left, then print, write and draw what was found; the exit code."""
+def run_study(settings: StudySettings, options: RunOptions, console: Console) -> int:
+    """Make the remaining runs, then print, write and draw the results; returns the exit code."""
     from advreg.lab.search.study import Study
 
     folder = choose_folder(settings)
     return undertake(
         lambda say: Study(settings, folder, say),
-        lambda study, size: _announcement(settings, study.plan(), size, orders.dry_run),
-        lambda: show_study(folder, orders.picture, console),
+        lambda study, size: _announcement(settings, study.plan(), size, options.dry_run),
+        lambda: show_study(folder, options.picture, console),
         folder,
-        orders,
+        options,
         console,
     )
 
 
 def show_study(folder: Path, picture: Path | None, console: Console) -> bool:
-    """Print the tables of a study from its record, and write and draw them again; whether all
-    runs have a result.
+    """Print the tables of a study from its record, and write and draw them again; returns whether
+    all runs have a result.
     """
     record = load(folder)
     found = findings(record)

@@ -18,6 +18,7 @@ from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_a
 COMPARE_FILE = "compare.json"
 
 _OUT_OF_100 = ("bleu", "chrf")
+_OWN_SCALE = ("loss", "perplexity")
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -47,16 +48,30 @@ class ComparedTask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TunedRun:
+    """One run of a candidate, with one tuning seed; the fields are those of :class:`Candidate`."""
+
+    seed: int
+    folder: str
+    score: float | None = None
+    error: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """Settings that were tried on held-out training data.
 
     Args:
         settings: the values from the grid: common settings and options of the method.
-        seed: of its one run.
-        folder: of the run, relative to the comparison's.
-        score: the task's main score there, in percent; null if it failed or has not run yet.
+        seed: of its first run.
+        folder: of this run, relative to the comparison's.
+        score: the task's main score there, the mean over its runs, in percent; null if a run failed
+            or none has ended yet.
         error: why it failed.
-        seconds: duration of its training.
+        seconds: duration of its trainings.
+        runs: its runs; candidates that were behind have fewer. Empty in records of a single run a
+            candidate.
     """
 
     settings: dict[str, Any]
@@ -65,6 +80,7 @@ class Candidate:
     score: float | None = None
     error: str | None = None
     seconds: float | None = None
+    runs: list[TunedRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +93,7 @@ class Choice:
         candidates: the points that were tried, in order; empty without tuning.
         chosen: index of the best of them; null: not decided yet, no tuning, or none could be
             trained.
+        problem: why nothing could be chosen.
     """
 
     task: str
@@ -84,6 +101,7 @@ class Choice:
     grid_size: int
     candidates: list[Candidate]
     chosen: int | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +124,58 @@ def _name_the_splits(record: Payload) -> Payload:
     return record | {"tasks": [name_the_split(task) for task in record["tasks"]]}
 
 
+def _add_verdicts(record: Payload) -> Payload:
+    """Schema 3 has tuning runs, gains with verdicts, controls, a conclusion and the best model."""
+    choices = [
+        choice
+        | {
+            "problem": None,
+            "candidates": [candidate | {"runs": []} for candidate in choice["candidates"]],
+        }
+        for choice in record["choices"]
+    ]
+    added: Payload = {
+        "controls": {},
+        "gains": [],
+        "conclusion": None,
+        "best": {},
+        "spent_seconds": 0.0,
+    }
+    return record | added | {"choices": choices}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodGain:
+    """What a method, or a control, gains over the reference, paired by seed.
+
+    Args:
+        method: which; a control by its name in :attr:`CompareRecord.controls`.
+        task: on which; null: the mean over all tasks, where there are several.
+        seeds: with a score of both.
+        mean: how much better it is, in percent, points of BLEU, or less perplexity; null without a
+            seed.
+        low, high: the interval, valid although seeds were added until a verdict was reached; null
+            with fewer than two seeds.
+        sampling_error: the part of the standard error that the choice of test samples has; null if
+            it is not known, and the interval is over seeds alone.
+        time: duration of a training over the reference's, by the median over pairs.
+        verdict: pays, does not pay, or undecided; null for a control, and for a single task of
+            several.
+        flaw: why the method cannot pay, such as a run that diverged or is missing.
+    """
+
+    method: str
+    task: str | None
+    seeds: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sampling_error: float | None = None
+    time: float | None = None
+    verdict: str | None = None
+    flaw: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompareRecord:
     """One comparison.
@@ -120,14 +190,19 @@ class CompareRecord:
         reference: the method that the others are compared with.
         tasks, choices, runs: its parts, in order.
         notes: caveats for the reader, such as unequal numbers of candidates.
+        controls: titles of the rows that are no methods, such as longer training of Standard.
+        gains: over the reference; of the primary outcome first.
+        conclusion: what the comparison says, in one sentence.
+        best: folders of the winner's runs with their models, by task, relative to the comparison's.
+        spent_seconds: running time, added over all sessions.
         environment: as :func:`advreg.records.environment.capture_environment` gives it;
             ``device`` names every device of the runs.
         started, finished: times in UTC; ``finished`` is the time of the last change.
     """
 
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_splits}
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _name_the_splits, 2: _add_verdicts}
 
-    schema: int = 2
+    schema: int = 3
     kind: Literal["compare"] = "compare"
     status: Status
     settings: dict[str, Any]
@@ -138,6 +213,11 @@ class CompareRecord:
     choices: list[Choice]
     runs: list[ComparedRun]
     notes: list[str]
+    controls: dict[str, str] = field(default_factory=dict)
+    gains: list[MethodGain] = field(default_factory=list)
+    conclusion: str | None = None
+    best: dict[str, str] = field(default_factory=dict)
+    spent_seconds: float = 0.0
     environment: EnvironmentInfo
     started: str
     finished: str
@@ -179,15 +259,15 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
 
 
 def in_percent(metric: str, value: float | None) -> float | None:
-    """A score out of 100. Scores of translation are already."""
+    """A score out of 100; BLEU, losses and perplexities are unchanged."""
     return 100 * value if value is not None and is_share(metric) else value
 
 
 def is_share(metric: str) -> bool:
     """Whether a score is a share, shown in percent. BLEU and chrF are numbers up to 100, but not
-    percentages.
+    percentages; losses and perplexities have scales of their own.
     """
-    return not metric.endswith(_OUT_OF_100)
+    return not metric.endswith((*_OUT_OF_100, *_OWN_SCALE))
 
 
 def seconds_of(run: RunRecord) -> float:

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from advreg.lab.kinds import registry
 from advreg.lab.report.gather import gather
 from advreg.lab.report.listing import (
     Line,
@@ -49,6 +51,17 @@ def test_a_line_says_what_was_run_what_came_out_and_in_what_it_differs(listed: l
     assert listed[1].settings == listed[0].settings == ""  # alone on their tasks
     assert (listed[3].status, listed[3].error, listed[3].score) == ("failed", "out of memory", None)
     assert (listed[4].status, listed[4].method, listed[4].seed) == ("unfinished", "freelb", 5)
+
+
+def test_perplexity_has_its_own_scale_and_the_lowest_is_bold(tmp_path: Path) -> None:
+    for name, value in (("a", 2.3456), ("b", 2.1)):
+        made = made_up("standard", 0)
+        outcome = replace(made.outcome, metrics={"perplexity": value, "bleu": 31.0})
+        save(tmp_path / name, replace(made, outcome=outcome))
+    table = table_of(lines(gather([tmp_path]), registry.main_metrics))
+    place = list(table.header).index("score")
+    shown = [row[place] for row in table.cells]
+    assert shown == [Cell("2.346"), Cell("2.100", bold=True)]
 
 
 def test_a_line_says_where_its_run_is(listed: list[Line], tmp_path: Path) -> None:

@@ -1,28 +1,12 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from advreg.lab.report.statistics import Spread, share_within, t_quantile
-
-
-@given(st.floats(0.51, 0.9995), st.integers(1, 200))  # nearer to one half scipy itself is inexact
-def test_the_quantile_is_that_of_scipy(probability: float, freedom: int) -> None:
-    assert t_quantile(probability, freedom) == pytest.approx(
-        stats.t.ppf(probability, freedom), rel=1e-8, abs=1e-8
-    )
-
-
-@given(st.floats(0, 1.57), st.integers(1, 200))
-def test_the_share_within_an_angle_is_that_of_scipy(angle: float, freedom: int) -> None:
-    value = math.sqrt(freedom) * math.tan(angle)
-    expected = stats.t.cdf(value, freedom) - stats.t.cdf(-value, freedom)
-    assert share_within(angle, freedom) == pytest.approx(expected, abs=1e-9)
+from advreg.lab.report.statistics import Spread
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=10))
@@ -47,9 +31,3 @@ def test_one_value_has_neither_deviation_nor_interval_and_none_no_spread() -> No
     assert one == Spread(3.0, None, 1)
     assert one.interval() is None
     assert Spread.of([]) is None
-
-
-@pytest.mark.parametrize(("probability", "freedom"), [(0.4, 3), (1.0, 3), (0.9, 0)])
-def test_a_quantile_that_does_not_exist_is_an_error(probability: float, freedom: int) -> None:
-    with pytest.raises(ValueError, match=f"got {probability} and {freedom}"):
-        t_quantile(probability, freedom)

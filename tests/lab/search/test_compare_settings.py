@@ -7,12 +7,15 @@ import pytest
 
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.runs.translation_settings import TranslationSettings
+from advreg.lab.search.budget import Budget
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder, read_compare
 
 
 def asked(config: Path | None = None, **flags: Any) -> CompareSettings:
     own = {
-        name: flags.pop(name) for name in ("budget", "reference", "keep_models") if name in flags
+        name: flags.pop(name)
+        for name in ("candidates", "budget", "max_seeds", "alpha", "reference", "keep_models")
+        if name in flags
     }
     return read_compare(config, flags, {}, **own)
 
@@ -30,10 +33,8 @@ def test_without_a_word_standard_meets_arch_on_the_built_in_task() -> None:
         ("standard", "arch"),
         (0, 1, 2),
     )
-    assert settings.reference == "arch"
-    assert (
-        len(settings.candidates("standard")) == len(settings.candidates("arch")) == settings.budget
-    )
+    assert settings.reference == "standard"
+    assert len(settings.points("standard")) == len(settings.points("arch")) == settings.candidates
     assert settings.any_base.preset is None  # the small model is not the paper's
 
 
@@ -60,7 +61,7 @@ def test_a_pretrained_model_gets_a_preset_and_the_grid_around_it(
     assert settings.tasks == ("rte", "mrpc")
     assert settings.methods == ("standard", "arch", "r3f")
     paper = settings.any_base.preset == "understanding"
-    for point in settings.candidates("arch"):
+    for point in settings.points("arch"):
         arch = settings.settings_for("rte", "arch", point).method("arch").options()
         assert expected.items() <= arch.items()
         assert (arch["step_size"] < 1e-3) == paper
@@ -74,7 +75,7 @@ def test_what_a_flag_fixes_is_not_tuned_and_reaches_every_candidate() -> None:
     assert "learning_rate" not in settings.grid.common
     assert "radius" not in {**settings.grid.methods["arch"], **settings.grid.methods["smart"]}
     for method in settings.methods:
-        for point in settings.candidates(method):
+        for point in settings.points(method):
             run = settings.settings_for("docstrings", method, point)
             assert run.peak_learning_rate == 0.01
             assert run.method(method).options()["radius"] == 0.7
@@ -82,9 +83,27 @@ def test_what_a_flag_fixes_is_not_tuned_and_reaches_every_candidate() -> None:
             assert run.method(method).options()["weight"] == point["weight"]
 
 
-@pytest.mark.parametrize("budget", [0, 1])
-def test_no_budget_means_the_settings_as_they_are(budget: int) -> None:
-    assert asked(budget=budget).candidates("arch") == []
+@pytest.mark.parametrize(
+    ("given", "first", "most", "budget"),
+    [
+        ({}, (0, 1, 2), 20, None),
+        ({"seeds": "5"}, (0, 1, 2, 3, 4), 5, None),
+        ({"seeds": "4,9"}, (4, 9), 2, None),
+        ({"seeds": "5", "budget": "2h"}, (0, 1, 2, 3, 4), 20, Budget(seconds=7200)),
+        ({"seeds": "5", "budget": "40", "max_seeds": 10}, (0, 1, 2, 3, 4), 10, Budget(runs=40)),
+        ({"max_seeds": 8}, (0, 1, 2), 8, None),
+    ],
+)
+def test_seeds_are_added_unless_they_are_given_alone(
+    given: Any, first: tuple[int, ...], most: int, budget: Budget | None
+) -> None:
+    settings = asked(**given)
+    assert (settings.seeds, settings.most_seeds, settings.limit) == (first, most, budget)
+
+
+@pytest.mark.parametrize("candidates", [0, 1])
+def test_one_candidate_means_no_tuning(candidates: int) -> None:
+    assert asked(candidates=candidates).points("arch") == []
 
 
 def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path: Path) -> None:
@@ -94,7 +113,7 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
         task = ["docstrings"]
         methods = ["standard", "arch"]
         seeds = [4, 9]
-        budget = 3
+        candidates = 3
         reference = "standard"
         epochs = 7
         [arch]
@@ -108,9 +127,9 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
         ascent_steps = [1, 2]
         """,
     )
-    settings = asked(path, epochs="2", weight="3", budget=2)
-    assert (settings.seeds, settings.budget, settings.reference) == ((4, 9), 2, "standard")
-    run = settings.settings_for("docstrings", "arch", settings.candidates("arch")[0])
+    settings = asked(path, epochs="2", weight="3", candidates=2)
+    assert (settings.seeds, settings.candidates, settings.reference) == ((4, 9), 2, "standard")
+    run = settings.settings_for("docstrings", "arch", settings.points("arch")[0])
     assert (run.epochs, run.training) == (2, {"weight_decay": 0.1})
     options = run.method("arch").options()
     assert (options["radius"], options["weight"]) == (0.2, 3.0)
@@ -124,7 +143,7 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
             "epochs = 1\nlearnin_rate = 1",
             "has the unknown key 'learnin_rate' \\(did you mean 'learning_rate'\\?\\)",
         ),
-        ("budget = 'many'", "budget must be a whole number, got 'many'"),
+        ("candidates = 'many'", "candidates must be a whole number, got 'many'"),
         ("grid = 3", r"grid must be a table, \[grid\], got 3"),
         (
             "batch_size = 8\n[grid]\nbatch_size = [8, 16]",
@@ -152,7 +171,9 @@ def test_a_mistake_in_the_file_is_named_with_the_file(
         ({"seeds": "0"}, r"seeds must be how many, 1 to 10000, or which \(.*\), got '0'"),
         ({"task": "rte,rte"}, r"task must be different names, at least one, got \['rte', 'rte'\]"),
         ({"task": "ret"}, "task must be one of .*, got 'ret'"),
-        ({"budget": -1}, "budget must be a whole number of 0 or more, got -1"),
+        ({"candidates": -1}, "candidates must be a whole number of 0 or more, got -1"),
+        ({"budget": "soon"}, "budget must be a time"),
+        ({"alpha": 1.5}, "alpha must be between 0 and 1"),
         ({"reference": "smart"}, "reference must be one of standard, arch, got 'smart'"),
         ({"methods": "arhc"}, "unknown method 'arhc'"),
     ],
@@ -198,7 +219,7 @@ def test_a_translation_task_gets_its_own_settings_and_a_grid_that_it_has() -> No
     assert isinstance(base, TranslationSettings)
     assert (base.vocabulary, base.model, base.preset) == (4000, "transformer-iwslt", "translation")
     assert "learning_rate" not in settings.grid.common
-    for point in settings.candidates("arch"):
+    for point in settings.points("arch"):
         run = settings.settings_for("multi30k-en-de", "arch", point)
         assert (run.model_dropout, run.method("arch").weight) == (
             point["model_dropout"],

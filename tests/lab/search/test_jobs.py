@@ -20,7 +20,7 @@ from little_tables import sentiment, tiny_folder, write_table
 
 
 class Quiet:
-    """A Tell that counts steps."""
+    """A JobReporter that counts steps."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -69,13 +69,13 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_and_items_alone(
     settings: TrainSettings, tmp_path: Path
 ) -> None:
     whole = load_workload(settings).data
-    run, tell = TrainRun(settings, "standard", 1, tmp_path / "run", HeldOut(0.2, 5)), Quiet()
-    record = run(tell)
+    run, reporter = TrainRun(settings, "standard", 1, tmp_path / "run", HeldOut(0.2, 5)), Quiet()
+    record = run(reporter)
     parts = whole.held_out(0.2, 5)
     assert record.task.fingerprint == parts.fingerprint()
     assert record.task.sizes == {"train": 32, "dev": 8}
     assert set(parts.train) | set(parts.dev) == set(whole.train)
-    assert tell.steps == 4
+    assert reporter.steps == 4
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "items.json.gz",
         "plan.json",
@@ -84,13 +84,16 @@ def test_a_tuning_run_sees_nothing_of_dev_and_leaves_its_record_and_items_alone(
     assert run.settled(parts.fingerprint()) == records.load(run.folder / "record.json")
 
 
-def test_a_model_is_kept_if_asked(settings: TrainSettings, tmp_path: Path) -> None:
-    TrainRun(settings, "standard", 1, tmp_path / "run", keep_model=True)(Quiet())
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
-        "model",
-        "checkpoint-5",
-        "record.json",
-    }
+@pytest.mark.parametrize("keep", ["nothing", "model", "all"])
+def test_a_finished_run_keeps_what_it_should(
+    settings: TrainSettings, tmp_path: Path, keep: jobs.Keep
+) -> None:
+    run = TrainRun(settings, "standard", 1, tmp_path / "run", keep=keep)
+    run(Quiet())
+    names = {path.name for path in run.folder.iterdir()}
+    assert "record.json" in names
+    assert ("model" in names) == (keep != "nothing")
+    assert ("checkpoint-5" in names) == (keep == "all")
 
 
 def test_a_loss_that_is_not_finite_settles_a_run_and_another_failure_does_not(

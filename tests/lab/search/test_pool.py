@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from advreg.lab.search import pool as runners
-from advreg.lab.search.pool import Ended, Job, Runner, usual_size
+from advreg.lab.search.pool import Job, JobResult, Runner, usual_size
 from runner_jobs import (
     Answer,
     Count,
     Die,
+    DieAtFirst,
     Environment,
     Fail,
     Print,
@@ -35,7 +36,7 @@ def jobs(*work: Any) -> list[Job]:
     return [Job(f"job {number}", Path(), each) for number, each in enumerate(work)]
 
 
-def run(size: int, *work: Any, **options: Any) -> dict[str, Ended]:
+def run(size: int, *work: Any, **options: Any) -> dict[str, JobResult]:
     done = Runner(size, **options).run(jobs(*work), Seen())
     return {ended.job.name: ended for ended in done}
 
@@ -46,7 +47,7 @@ def _no_process_is_left() -> Any:
     assert multiprocessing.active_children() == []
 
 
-def pids(ends: Sequence[Ended]) -> set[int]:
+def pids(ends: Sequence[JobResult]) -> set[int]:
     return {ended.value[1] for ended in ends if ended.value is not None}
 
 
@@ -79,7 +80,7 @@ def test_side_by_side_the_dearest_job_begins_first_and_alone_each_in_its_turn(
 
 
 def test_a_job_that_has_ended_may_bring_others() -> None:
-    def then(ended: Ended) -> list[Job]:
+    def then(ended: JobResult) -> list[Job]:
         number = ended.value[0]
         return [Job(f"after {number}", Path(), Answer(number - 1))] if number else []
 
@@ -122,9 +123,49 @@ def test_a_number_that_is_not_finite_does_not_cost_the_worker() -> None:
 )
 def test_a_worker_that_dies_fails_its_job_and_is_replaced(death: int, reason: str) -> None:
     done = run(1, Answer(1), Die(death), Answer(2))
-    assert done["job 1"].error == reason
+    assert (done["job 1"].error, done["job 1"].failure) == (reason, "machine")
     assert done["job 2"].value[0] == 2
     assert done["job 0"].value[1] != done["job 2"].value[1]
+
+
+def test_a_job_whose_worker_died_is_repeated_alone_after_the_others(tmp_path: Path) -> None:
+    seen = Seen()
+    work = [DieAtFirst(tmp_path), *(Answer(number) for number in range(4))]
+    done = {result.job.name: result for result in Runner(2).run(jobs(*work), seen)}
+    assert seen.names == ["job 0", "job 1", "job 2", "job 3", "job 4", "job 0"]
+    assert [result.job.name for result in seen.postponements] == ["job 0"]
+    assert (done["job 0"].value, done["job 0"].error) == (1, None)  # one worker, its own
+    assert len(done) == len(seen.ends) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "failure"),
+    [
+        (MemoryError("too large"), 2, "machine"),
+        (OSError(28, "No space left on device"), 2, "machine"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), 2, "machine"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "machine"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), 2, "machine"),
+        (FloatingPointError("the loss is nan"), 1, "diverged"),
+        (ValueError("radius must be above 0"), 1, "error"),
+    ],
+)
+def test_a_failure_of_the_machine_is_repeated_once_and_no_other(
+    error: Exception, attempts: int, failure: str
+) -> None:
+    seen = Seen()
+    (result,) = Runner(1).run(jobs(Fail(error)), seen)
+    assert len(seen.names) == attempts
+    assert (result.failure, result.error) == (failure, f"{type(error).__name__}: {error}")
+
+
+def test_a_job_that_was_repeated_may_add_others(tmp_path: Path) -> None:
+    more = Job("more", Path(), Answer(1))
+    seen = Seen()
+    Runner(1).run(
+        jobs(DieAtFirst(tmp_path)), seen, lambda done: [more] if done.job is not more else []
+    )
+    assert seen.names == ["job 0", "job 0", "more"]
 
 
 def test_workers_at_once_get_the_devices_in_turn(tmp_path: Path) -> None:
@@ -239,8 +280,9 @@ def test_workers_of_a_loop_that_was_killed_end_themselves(tmp_path: Path) -> Non
         "from runner_jobs import Seen, Sleep\n"
         f"Runner(1).run([Job('job', Path(), Sleep(Path({str(tmp_path)!r})))], Seen())\n"
     )
-    here = str(Path(__file__).parents[2] / "helpers")
-    loop = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": here})
+    paths = [str(Path(__file__).parents[2] / "helpers"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    loop = subprocess.Popen([sys.executable, "-c", code], env=environment)
     wait_for((tmp_path / "pid").exists)
     wait_for(lambda: (tmp_path / "pid").read_text() != "")
     worker = int((tmp_path / "pid").read_text())

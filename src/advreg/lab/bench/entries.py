@@ -1,4 +1,4 @@
-"""Who takes part: from method specs to contenders that are ready to step."""
+"""Build the benchmark's contenders from method specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench: contenders side by side, shape by shape, in rounds."""
+"""The bench: measures contenders in alternation, in rounds for each shape."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Make = Callable[[], list[Contender]]
 
 
 class Bench:
-    """Measures by its settings. What has been measured can be asked for at any time, also after an
-    interruption.
+    """Measures according to its settings. The record so far is available at any time, also after
+    an interruption.
 
     Args:
         settings: what to measure.
@@ -66,7 +66,7 @@ class Bench:
         self._current: _Measuring | None = None
 
     def run(self, watch: Watch = lambda *_: None, keep: Keep = lambda _: None) -> BenchRecord:
-        """Measure everything; ``keep`` is given the record after each round."""
+        """Measure everything; ``keep`` receives the record after each round."""
         longest = max(shape.tokens for shape in self.settings.parsed_shapes)
         self.model = find_model(self.settings.model, longest, self.settings.seed).to(self.device)
         self._described = describe_model(self.model, self.settings.model)
@@ -79,7 +79,7 @@ class Bench:
         return self.record("finished")
 
     def record(self, status: Status) -> BenchRecord:
-        """All that has been measured so far."""
+        """The record so far."""
         return BenchRecord(
             status=status,
             settings=dataclasses.asdict(self.settings),
@@ -99,7 +99,7 @@ class Bench:
 
 
 class _Measuring:
-    """One shape under way."""
+    """The measurement of one shape."""
 
     def __init__(self, bench: Bench, shape: Shape) -> None:
         self.bench = bench
@@ -142,8 +142,8 @@ class _Measuring:
     # ---- the loop's contenders
 
     def _enter_all(self, loop: Loop, workload: Workload, watch: Watch) -> None:
-        """Prepare each, warm it up, count its passes and its memory; in this order, for each on its
-        own.
+        """Prepare each contender, warm it up, and count its passes and memory, one contender at a
+        time.
         """
         kept = 0  # bytes on the GPU that contenders before this one hold
         entries = self._entries(loop, workload)
@@ -208,8 +208,8 @@ class _Measuring:
         one.rounds.append(one.turn(loop, self.settings.steps))
 
     def _guarded(self, loop: Loop, one: Contender, action: Callable[[], None]) -> None:
-        """Do it; a contender that has no room for it, or whose numbers overflow, drops out and the
-        others go on.
+        """Run an action; drop a contender that runs out of memory or overflows, and continue with
+        the others.
         """
         try:
             action()
@@ -256,7 +256,7 @@ class _Measuring:
 
 
 def make_task(model: Any, settings: BenchSettings, device: torch.device) -> HFModelView:
-    """The model as methods see it: compiled and under autocast if asked for."""
+    """The model's view for methods, compiled and under autocast if requested."""
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     if settings.precision != "fp32":
         dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
@@ -279,7 +279,7 @@ def reason_of(error: Exception) -> str:
 
 
 def release(error: Exception | None = None) -> None:
-    """Give memory back, also what the frames of an error still hold."""
+    """Release memory, including memory held by the frames of an error."""
     if error is not None:
         error.__traceback__ = None
     gc.collect()
@@ -297,7 +297,7 @@ def describe_model(model: Any, name: str) -> dict[str, Any]:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The device, and how torch was told to use it."""
+    """The device, and torch's settings for it."""
     found: dict[str, Any] = {
         "device": "cpu",
         "cpu": cpu_name(),
@@ -317,7 +317,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's model, where the system tells it."""
+    """The processor's model, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What is to be measured, checked before anything is built."""
+"""Settings of a measurement, checked before anything is built."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DEFAULT_SHAPES = ("32x64",)
 
 @dataclass(frozen=True)
 class Shape:
-    """Samples in a batch, and tokens in each of them (for a translation model: of its source and of
-    its target).
+    """Samples in a batch, and tokens per sample (for a translation model, in source and target
+    each).
     """
 
     batch: int
@@ -30,7 +30,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """A shape as it is given.
+        """Parse a shape.
 
         Example:
             >>> Shape.parse("32x64")
@@ -47,14 +47,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Spec:
-    """A method and the options that were given with it."""
+    """A method and its given options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """A method as it is given: its name, and after a colon its options.
+        """Parse a method: its name, and its options after a colon.
 
         Example:
             >>> Spec.parse("arch:cache_device=host,cache_fraction=0.5").options
@@ -129,7 +129,8 @@ class BenchSettings(Checked):
                 f"{largest}; raise samples"
             )
         self.specs  # parsed once to refuse bad values here  # noqa: B018
-        if self.precision == "fp16" and self.place().type == "cpu":
+        place = self.place()
+        if self.precision == "fp16" and place.type == "cpu":
             raise ValueError(
                 "precision must be fp32 or bf16 on a CPU, got 'fp16'; autocast to float16 needs a "
                 "GPU"
@@ -150,7 +151,7 @@ class BenchSettings(Checked):
         return list({spec.label: spec for spec in found}.values())
 
     def place(self) -> torch.device:
-        """The device that is measured."""
+        """The measured device."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 "device must be cpu or auto here, got 'cuda': torch finds no CUDA device"

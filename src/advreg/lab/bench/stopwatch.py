@@ -1,5 +1,5 @@
-"""Time and memory of a Trainer's steps, measured from outside: the stock one or ours, on the same
-model and data.
+"""Time and memory of a Trainer's steps, measured independently for the stock one and ours, on the
+same model and data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from advreg.methods.base import Method
 
 @dataclass(frozen=True)
 class TrainerJob:
-    """What to train with which trainer.
+    """A model, its data and its trainer.
 
     Args:
         model: trained further by each job it is given to.
@@ -72,8 +72,8 @@ class Lap:
 def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
     """Train, and measure each epoch without its first ``warmup`` steps.
 
-    From the beginning of a step to the end of another, so that what a Trainer does between steps
-    counts as well.
+    The time runs from the start of a step to the end of a later one, so that the Trainer's work
+    between steps counts as well.
     """
     if len(job.samples) < (warmup + steps) * job.batch:
         raise ValueError(
@@ -88,10 +88,10 @@ def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
 
 @contextmanager
 def as_it_was(model: Any) -> Iterator[None]:
-    """Afterwards the model has no attribute it did not have before.
+    """Remove attributes that the training added to the model.
 
-    Accelerate lays autocast around ``forward`` and marks the model as prepared; the next training
-    would find the mark, and train without autocast.
+    Accelerate wraps ``forward`` in autocast and marks the model as prepared; the next training
+    would find the mark and train without autocast.
     """
     before = set(vars(model))
     try:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
 from advreg.lab.report.grouping import of_comparison
 from advreg.lab.report.groups import STANDARD, Contest, RunGroup
@@ -102,6 +103,12 @@ class Results:
         reference = self.contest.reference
         others = [label for label in self.methods if label != reference]
         return others if reference in self.methods else []
+
+    def scale(self, task: str | None) -> Scale:
+        """How the scores on a task, or their averages, are shown and ranked."""
+        return (
+            self.contest.scale if task is None else scale_of(self.contest.task(task).main_metrics)
+        )
 
     def score(self, task: str | None, label: str) -> Spread | None:
         """The main score on a task; on average over tasks if ``task`` is ``None``."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
 from advreg.records.compare import Choice, ComparedTask, score_of, seconds_of
 from advreg.records.run import RunRecord
@@ -142,6 +143,11 @@ class Contest:
     def seeds(self) -> set[int]:
         """The seeds that were asked for."""
         return {seed for group in self.groups for seed in (*group.runs, *group.missing)}
+
+    @property
+    def scale(self) -> Scale:
+        """The scale of the scores and their mean over tasks."""
+        return scale_of([name for task in self.tasks for name in task.main_metrics])
 
     @property
     def has_variants(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advreg.lab.catalogue import catalogue, title_of
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
 from advreg.records.run import RunRecord
@@ -23,7 +24,17 @@ TASK_NAMES = {
 """Titles of known tasks."""
 _TRANSLATION_SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
 # last words of the names of scores
-_SCORES = ("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf", "match")
+_SCORES = (
+    "accuracy",
+    "f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "bleu",
+    "chrf",
+    "match",
+    "perplexity",
+)
 _REASON_LENGTH = 160
 
 
@@ -142,9 +153,9 @@ def shortened(reason: str) -> str:
 def metric_text(name: str, value: float | None) -> str:
     """A metric as every command and page shows it.
 
-    All scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as
-    in the tables of GLUE), BLEU and chrF unchanged. Losses, errors and the like are not scores and
-    have four significant digits.
+    Scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as in
+    the tables of GLUE), BLEU and chrF unchanged. Perplexity has three decimals. Losses, errors and
+    the like are not scores and have four significant digits.
 
     Example:
         >>> metric_text("accuracy", 0.535), metric_text("pearson", 0.019)
@@ -154,11 +165,12 @@ def metric_text(name: str, value: float | None) -> str:
     """
     if value is None:
         return NOTHING
-    return f"{in_percent(name, value):.1f}" if is_score(name) else f"{value:.4g}"
+    decimals = scale_of([name.rpartition("_")[2]]).decimals
+    return f"{in_percent(name, value):.{decimals}f}" if is_score(name) else f"{value:.4g}"
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a score out of 100, and not a loss or an error."""
+    """Whether tables show a metric: a score out of 100 or a perplexity, not a loss or an error."""
     return name.rpartition("_")[2] in _SCORES
 
 
@@ -176,8 +188,10 @@ def number_text(value: float | None, decimals: int) -> str:
     return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
-def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> str:
-    """Mean ± deviation with one decimal, and the number of seeds if some of them are missing.
+def spread_text(
+    spread: Spread | None, asked: int = 0, failed: bool = False, decimals: int = 1
+) -> str:
+    """Mean ± deviation, and the number of seeds if some of them are missing.
 
     Example:
         >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3)
@@ -187,9 +201,9 @@ def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> 
     """
     if spread is None:
         return "failed" if failed else NOTHING
-    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.{decimals}f}"
     missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
-    return f"{spread.mean:.1f}{deviation}{missing}"
+    return f"{spread.mean:.{decimals}f}{deviation}{missing}"
 
 
 def difference_text(

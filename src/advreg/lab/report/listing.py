@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 
 from advreg.lab.catalogue import is_method, options_of_method
-from advreg.lab.kinds.registry import main_metrics
+from advreg.lab.kinds.registry import Scale, main_metrics, scale_of
 from advreg.lab.report.gather import Gathered, Run
 from advreg.lab.report.groups import split_by
 from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
@@ -58,6 +58,11 @@ class Line:
     error: str = ""
     path: str = ""
 
+    @property
+    def scale(self) -> Scale:
+        """The scale of its score."""
+        return scale_of(self.metric.split(", "))
+
 
 _FIELDS = tuple(field.name for field in fields(Line))
 SORTED_BY = tuple(name for name in _FIELDS if name not in ("settings", "error", "metric"))
@@ -69,7 +74,7 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
     "settings": lambda line: line.settings,
     "seed": lambda line: "" if line.seed is None else str(line.seed),
     "status": lambda line: line.status,
-    "score": lambda line: "" if line.score is None else f"{line.score:.1f}",
+    "score": lambda line: "" if line.score is None else f"{line.score:.{line.scale.decimals}f}",
     "training": lambda line: "" if line.seconds is None else duration(line.seconds),
     "started": lambda line: line.started[:16].replace("T", " "),
 }
@@ -188,7 +193,9 @@ def _shared_values(all_lines: Sequence[Line]) -> dict[str, str]:
 def _scores(all_lines: Sequence[Line]) -> list[Cell]:
     """The scores; the best are bold unless all are equal."""
     spreads = [None if line.score is None else Spread(line.score, None, 1) for line in all_lines]
-    return best_cells([spread_text(each) for each in spreads], spreads)
+    scale = all_lines[0].scale
+    texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+    return best_cells(texts, spreads, scale)
 
 
 def to_csv(all_lines: Sequence[Line]) -> str:

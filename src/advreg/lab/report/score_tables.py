@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import Cost, Results
 from advreg.lab.report.labels import (
     NOT_FINISHED,
@@ -45,8 +46,9 @@ def _scores(found: Results) -> Table:
     names = [method_name(method) for method in found.methods]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in contest.tasks))
     score = " or ".join(dict.fromkeys(map(score_name, contest.tasks)))
+    lower = " (lower is better)" if contest.scale.lower_is_better else ""
     caption = (
-        f"{score[0].upper()}{score[1:]} on {sets}{unit(found, ' in percent')}, "
+        f"{score[0].upper()}{score[1:]}{lower} on {sets}{unit(found, ' in percent')}, "
         f"{seeds}; {contest.terms}. The best are bold."
     )
     return Table(caption, _header(found), [list(row) for row in zip(names, *columns, strict=True)])
@@ -62,12 +64,14 @@ def _header(found: Results) -> list[str]:
 def _score_column(found: Results, task: str | None) -> list[Cell]:
     """The cells of all methods on a task, or of their averages."""
     tasks = found.tasks if task is None else [task]
+    scale = found.scale(task)
     spreads, texts = [found.score(task, method) for method in found.methods], []
     for method, spread in zip(found.methods, spreads, strict=True):
         cells = [found.cells[each, method] for each in tasks]
         asked = len(found.contest.seeds) if task is None else cells[0].asked
-        texts.append(spread_text(spread, asked, any(cell.failed for cell in cells)))
-    return best_cells(texts, spreads)
+        failed = any(cell.failed for cell in cells)
+        texts.append(spread_text(spread, asked, failed, scale.decimals))
+    return best_cells(texts, spreads, scale)
 
 
 def _metrics(found: Results) -> Table | None:
@@ -78,7 +82,9 @@ def _metrics(found: Results) -> Table | None:
         for name in dict.fromkeys(name for cell in cells for name in cell.metrics):
             spreads = [cell.metrics.get(name) for cell in cells]
             title = f"{task_title(found, task)}, {metric_name(name)}"
-            rows.append([title, *best_cells(list(map(spread_text, spreads)), spreads)])
+            scale = scale_of([name.rpartition("_")[2]])
+            texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+            rows.append([title, *best_cells(texts, spreads, scale)])
     if len(rows) == len(found.tasks):
         return None
     caption = f"Each metric{unit(found, ', in percent')}."
@@ -94,7 +100,8 @@ def _differences(found: Results) -> Table | None:
         for method in baselines
     }
     counts = {spread.count for spread in chain(*rows.values()) if spread is not None}
-    show = partial(difference_text, with_count=len(counts) > 1)
+    decimals = found.contest.scale.decimals
+    show = partial(difference_text, decimals=decimals, with_count=len(counts) > 1)
     cells = [[method_name(method), *map(show, row)] for method, row in rows.items()]
     caption = f"{method_name(reference)} minus each method, in points; {_pairing(counts)}."
     return Table(caption, _header(found), cells)
@@ -150,15 +157,17 @@ def notes(found: Results) -> list[str]:
 
 def chosen(found: Results) -> list[str]:
     """The settings that the tuning chose, a line for each task and method."""
-    return [_choice_text(choice) for choice in found.contest.choices if choice.chosen is not None]
+    decimals, choices = found.contest.scale.decimals, found.contest.choices
+    return [_choice_text(choice, decimals) for choice in choices if choice.chosen is not None]
 
 
-def _choice_text(choice: Choice) -> str:
+def _choice_text(choice: Choice, decimals: int) -> str:
     best = choice.candidates[choice.chosen or 0]
     settings = ", ".join(f"{name} {value_text(value)}" for name, value in best.settings.items())
+    score = number_text(best.score, decimals)
     return (
-        f"{choice.task}/{choice.method}: {settings} (held-out score {number_text(best.score, 1)}, "
-        f"best of {len(choice.candidates)} of {choice.grid_size} points)"
+        f"{choice.task}/{choice.method}: {settings} (held-out score {score}, best of "
+        f"{len(choice.candidates)} of {choice.grid_size} points)"
     )
 
 

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from advreg.lab.student import t_quantile
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -68,41 +70,3 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     """
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The value that a t-distributed number stays below with this probability, above one half.
-
-    Example:
-        >>> round(t_quantile(0.975, 2), 4), round(t_quantile(0.975, 30), 4)
-        (4.3027, 2.0423)
-    """
-    if not 0.5 <= probability < 1 or freedom < 1:
-        raise ValueError(
-            f"probability must be in [0.5, 1) and freedom 1 or more, got {probability} and "
-            f"{freedom}"
-        )
-    low, high = 0.0, math.pi / 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        if share_within(middle, freedom) < 2 * probability - 1:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(freedom) * math.tan((low + high) / 2)
-
-
-def share_within(angle: float, freedom: int) -> float:
-    """P(|T| ≤ √ν · tan θ) for ν degrees of freedom.
-
-    A finite sum in sin θ and cos θ: Abramowitz and Stegun 1964, 26.7.3 (odd ν) and 26.7.4 (even
-    ν).
-    """
-    is_odd, cosine = freedom % 2, math.cos(angle)
-    term = cosine if is_odd else 1.0
-    total = 0.0 if freedom == 1 else term
-    for step in range(2 + is_odd, freedom, 2):
-        term *= cosine * cosine * (step - 1) / step
-        total += term
-    share = math.sin(angle) * total
-    return 2 / math.pi * (angle + share) if is_odd else share

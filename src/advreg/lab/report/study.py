@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.labels import (
     NOT_FINISHED,
     difference_text,
@@ -128,15 +129,23 @@ def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
             " Minus default: paired by seed, with the 95 % confidence interval of the mean "
             "(Student's t)."
         )
-    texts = [spread_text(mark.spread, mark.asked, mark.failed) for mark in shown]
-    scores = best_cells(texts, [mark.spread for mark in marks])
-    rows = [_cells(mark, score)[: len(header)] for mark, score in zip(shown, scores, strict=True)]
+    scale = scale_of(record.task.main_metrics)
+    texts = [spread_text(mark.spread, mark.asked, mark.failed, scale.decimals) for mark in shown]
+    scores = best_cells(texts, [mark.spread for mark in marks], scale)
+    rows = [
+        _cells(mark, score, scale)[: len(header)] for mark, score in zip(shown, scores, strict=True)
+    ]
     return Table(caption, header, rows)
 
 
-def _cells(mark: Mark, score: Cell) -> list[Cell | str]:
+def _cells(mark: Mark, score: Cell, scale: Scale) -> list[Cell | str]:
     name = f"{mark.label} (default)" if mark.usual else mark.label
-    return [name, score, number_text(mark.seconds, 1), difference_text(mark.difference)]
+    return [
+        name,
+        score,
+        number_text(mark.seconds, 1),
+        difference_text(mark.difference, scale.decimals),
+    ]
 
 
 def title(record: StudyRecord) -> str:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.statistics import Spread
 
 _LONG = 40  # characters from which a cell is text that may wrap
@@ -47,14 +48,17 @@ class Table:
         return [[cell.text for cell in row] for row in self.cells]
 
 
-def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[Cell]:
-    """Cells of a column; those with the highest of the means, rounded as shown, are bold.
+def best_cells(
+    texts: Sequence[str], spreads: Sequence[Spread | None], scale: Scale | None = None
+) -> list[Cell]:
+    """Cells of a column; those with the best of the means, rounded as shown, are bold.
 
     Where all means are equal, or there is one alone, none is the best.
     """
-    means = [round(spread.mean, 1) for spread in spreads if spread is not None]
-    best = max(means) if len(set(means)) > 1 else None
-    bold = [spread is not None and round(spread.mean, 1) == best for spread in spreads]
+    scale = scale or Scale()
+    means = [None if each is None else round(each.mean, scale.decimals) for each in spreads]
+    ranked = sorted({mean for mean in means if mean is not None}, reverse=not scale.lower_is_better)
+    bold = [len(ranked) > 1 and mean == ranked[0] for mean in means]
     bold += [False] * (len(texts) - len(bold))
     return [Cell(*each) for each in zip(texts, bold, strict=True)]
 

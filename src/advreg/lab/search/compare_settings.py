@@ -13,9 +13,20 @@ from advreg.core.options import Given, Options, option
 from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
 from advreg.lab.runs.settings import Settings, SettingsError
+from advreg.lab.search.budget import Budget
 from advreg.lab.search.grids import Grid, Point, default_grid, read_grid
 
 SEARCH_SEED = 0
+DEFAULT_SEEDS, DEFAULT_MOST_SEEDS = 3, 20
+
+
+def _check_budget(name: str, value: str) -> None:
+    Budget.parse(value)
+
+
+def _check_rate(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must be between 0 and 1, both excluded, got {value}")
 
 
 @dataclass(frozen=True)
@@ -29,19 +40,32 @@ class CompareSettings(Settings):
 
     bases: Mapping[str, AnySettings]
     grid: Grid
-    budget: int = option(
-        4,
-        "candidates per method and task; below 2 nothing is tuned",
+    candidates: int = option(
+        8,
+        "settings tried per method and task; below 2 nothing is tuned",
         check=partial(check_whole, least=0),
     )
-    reference: str = option("", "method that the others are compared with; arch, or the last one")
+    budget: str | None = option(
+        None,
+        "add seeds until all is decided or this is spent: a time (2h) or a number of runs (40)",
+        check=_check_budget,
+    )
+    max_seeds: int = option(
+        0,
+        "seeds are added up to this number; 0: no seeds but the given ones",
+        check=partial(check_whole, least=0),
+    )
+    alpha: float = option(0.05, "error rate of all verdicts together", check=_check_rate)
+    controls: bool = option(True, "also train Standard longer and with averaged weights")
+    reference: str = option(
+        "", "method that the others are compared with; standard, or the first one"
+    )
     keep_models: bool = option(False, "leave models and checkpoints of all runs")
 
     def __post_init__(self) -> None:
         if not self.reference:
-            object.__setattr__(
-                self, "reference", "arch" if "arch" in self.methods else self.methods[-1]
-            )
+            standard = "standard" in self.methods
+            object.__setattr__(self, "reference", "standard" if standard else self.methods[0])
         super().__post_init__()
         if self.reference not in self.methods:
             raise SettingsError(
@@ -49,7 +73,7 @@ class CompareSettings(Settings):
             )
         for task in self.tasks:
             for method in self.methods:
-                for point in self.candidates(method):
+                for point in self.points(method):
                     self.settings_for(task, method, point)  # making them checks them
 
     @property
@@ -68,9 +92,20 @@ class CompareSettings(Settings):
     def seeds(self) -> tuple[int, ...]:
         return self.any_base.seeds
 
-    def candidates(self, method: str) -> list[Point]:
-        """What is tried of a method; nothing without tuning."""
-        return self.grid.candidates(method, self.budget, SEARCH_SEED) if self.budget > 1 else []
+    @property
+    def most_seeds(self) -> int:
+        """How many seeds each method may have in the end."""
+        return max(self.max_seeds, len(self.seeds))
+
+    @property
+    def limit(self) -> Budget | None:
+        """The budget; none: unlimited."""
+        return None if self.budget is None else Budget.parse(self.budget)
+
+    def points(self, method: str) -> list[Point]:
+        """The candidates of a method; none without tuning."""
+        tuned = self.candidates > 1
+        return self.grid.candidates(method, self.candidates, SEARCH_SEED) if tuned else []
 
     def settings_for(self, task: str, method: str, point: Point) -> AnySettings:
         """The settings of a run: the task's, with a point of the grid in their place."""
@@ -89,25 +124,29 @@ def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -
     """What is usual, then the TOML file, then the flags; a later one wins, and what file or flags
     fix is not tuned.
 
-    The file may hold any settings of ``advreg train``, ``budget``, ``reference``, ``keep_models``
-    and a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
+    The file may hold any settings of ``advreg train``, the fields of :class:`CompareSettings`, and
+    a table ``[grid]`` of values to tune over, with ``[grid.arch]`` and so on for options of
     methods. Without this table the grid is what suits the preset.
 
     Args:
         path: the TOML file.
         flags: settings and options of methods.
         training: fields of TrainingArguments.
-        own: ``budget``, ``reference``, ``keep_models``; ``None`` is not given.
+        own: fields of :class:`CompareSettings`; ``None`` is not given.
     """
     asked = read(path, {**flags, **own}, training, CompareSettings, ["grid"])
-    bases = asked.bases(seeds=3)
-    return CompareSettings(bases, _grid(next(iter(bases.values())), asked), **asked.own)
+    bases = asked.bases(seeds=DEFAULT_SEEDS)
+    adds_seeds = "budget" in asked.own or asked.settings.get("seeds") is None
+    usual = {"max_seeds": DEFAULT_MOST_SEEDS} if adds_seeds else {}
+    grid = _grid(next(iter(bases.values())), asked)
+    return CompareSettings(bases, grid, **{**usual, **asked.own})
 
 
 def _grid(base: AnySettings, asked: Asked) -> Grid:
     """What is left to tune once the fixed settings are taken out."""
     table = asked.tables.get("grid")
-    grid = default_grid(base.model, base.preset) if table is None else read_grid(table)
+    usual = default_grid(base.model, base.preset, base.common_grid)
+    grid = usual if table is None else read_grid(table)
     if table is not None and (twice := [*_tuned_and_set(grid, asked)]):
         raise SettingsError(
             f"config file '{asked.path}' both sets and tunes {', '.join(twice)}; remove one of the "

@@ -1,5 +1,5 @@
-"""A training run as a job for the runner: described by values, carried out in whatever process it
-is sent to.
+"""A training run as a job for the runner: values that describe it, and can be sent to any
+process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,13 +22,16 @@ from advreg.lab.kinds.training import quiet_libraries
 from advreg.lab.runs.bases import AnySettings
 from advreg.lab.runs.plans import PLAN_FILE, RECORD_FILE, agree, run_facts
 from advreg.lab.runs.workloads import Workload, load_workload, source_of
-from advreg.lab.search.pool import Tell
+from advreg.lab.search.pool import JobReporter
 from advreg.records import run as records
 from advreg.records.diagnostics import HEALTH_FILE
 from advreg.records.environment import EnvironmentInfo, capture_environment
 
-_DATA_SETS_KEPT = 2  # in a worker: a task, and what is held out of it
-_OF_NO_USE = ("model", "weights", "checkpoint-*", STAGING)  # once the record is written
+_DATA_SETS_KEPT = 2  # in a worker: a task, and the part of it to tune on
+MODEL = "model"
+_LARGE = (MODEL, "weights", "checkpoint-*", STAGING)  # folders that a finished run can do without
+Keep = Literal["nothing", "model", "all"]
+
 _loaded: OrderedDict[str, Workload] = OrderedDict()
 _compiled_for = ""
 
@@ -54,7 +57,7 @@ class TrainRun:
         seed: of weights and order.
         folder: of checkpoints and record.
         held_out: tune on training data alone; none: train on all of it and evaluate on dev.
-        keep_model: leave model and checkpoints once the record is written.
+        keep: what stays once the record is written: nothing else, the model, or checkpoints too.
     """
 
     settings: AnySettings
@@ -62,10 +65,10 @@ class TrainRun:
     seed: int
     folder: Path
     held_out: HeldOut | None = None
-    keep_model: bool = False
+    keep: Keep = "nothing"
 
-    def __call__(self, tell: Tell) -> records.RunRecord:
-        """Train, or go on from the last checkpoint; returns the record, which is also in the
+    def __call__(self, reporter: JobReporter) -> records.RunRecord:
+        """Train, or resume from the last checkpoint; returns the record, which is also in the
         folder.
         """
         quiet_libraries()
@@ -77,9 +80,9 @@ class TrainRun:
                 f"{self.method}-seed{self.seed}: ",
                 f"{'/'.join(self.folder.parts[-3:])}: ",
             )
-            notice = lambda text: tell.notice(text.replace(name, shown))  # noqa: E731
+            notice = lambda text: reporter.notice(text.replace(name, shown))  # noqa: E731
             done = self._workload().run(
-                self.settings, self.method, self.seed, self.folder, tell.step, notice
+                self.settings, self.method, self.seed, self.folder, reporter.step, notice
             )
             self.tidy()
             return done
@@ -90,7 +93,7 @@ class TrainRun:
             _free_memory()
 
     def _workload(self) -> Workload:
-        """The samples; a worker keeps those of its last runs."""
+        """The samples; a worker keeps the data of its last runs."""
         source = source_of(self.settings)
         if self.held_out is None:
             return _kept(source, lambda: load_workload(self.settings))
@@ -100,23 +103,23 @@ class TrainRun:
         )
 
     def cost(self, samples: int) -> float:
-        """The time it takes beside other runs of the model: the samples that all its forward passes
-        see.
+        """The time it takes relative to other runs of the model: the samples in all its forward
+        passes.
         """
         return samples * self.settings.epochs * self.settings.method(self.method).passes().forward
 
     def facts(self, fingerprint: str) -> dict[str, Any]:
-        """What must be the same for the run to be the same, as it is kept in a file."""
+        """What decides the result of the run, as its plan file holds it."""
         facts: dict[str, Any] = json.loads(
             json.dumps(run_facts(self.settings, fingerprint, self.method, self.seed))
         )
         return facts
 
     def settled(self, fingerprint: str) -> records.RunRecord | None:
-        """The record of a run that need not be repeated: it finished, or its loss was not finite,
-        as it would be again.
+        """The record of a run that need not be repeated: it finished, or diverged, as it would
+        again.
 
-        A run of other data (by their fingerprint) or settings in the same folder is an error that
+        A run with other data (by their fingerprint) or settings in the same folder is an error that
         names them.
         """
         if not (self.folder / PLAN_FILE).is_file():
@@ -131,29 +134,28 @@ class TrainRun:
         return record
 
     def tidy(self) -> None:
-        """Delete what is of no use once the record is written: the model and the checkpoints; of
-        tuning, health too.
+        """Delete what a finished run can do without: checkpoints and the model, unless they are to
+        be kept, and the diagnostics of a tuning run.
         """
-        if self.keep_model:
+        if self.keep == "all":
             return
-        for name in _OF_NO_USE:
+        for name in _LARGE:
             for folder in self.folder.glob(name):
-                shutil.rmtree(folder, ignore_errors=True)
+                if name != MODEL or self.keep == "nothing":
+                    shutil.rmtree(folder, ignore_errors=True)
         if self.held_out is not None:
             (self.folder / HEALTH_FILE).unlink(missing_ok=True)
 
 
 class Environment:
-    """That of many runs: of the process that hands them out, with the devices that they say they
-    were made on.
-    """
+    """The environment of many runs: this process's, with all devices that the runs name."""
 
     def __init__(self) -> None:
         self._here = capture_environment()
         self._devices: set[str] = set()
 
     def saw(self, run: records.RunRecord) -> None:
-        """Take a run's device in."""
+        """Add the device of a run."""
         self._devices |= {str(device) for device in (run.environment.get("device"),) if device}
 
     def as_dict(self) -> EnvironmentInfo:
@@ -161,7 +163,7 @@ class Environment:
 
 
 def has_diverged(record: records.RunRecord) -> bool:
-    """Did the run end because its loss was not a finite number?"""
+    """Whether the run ended because its loss was not a finite number."""
     return (record.outcome.error or "").startswith(NonFiniteLossError.__name__)
 
 
@@ -175,8 +177,8 @@ def _kept(key: str, load: Callable[[], Workload]) -> Workload:
 
 
 def _forget_other_graphs(kind: str) -> None:
-    """Further runs of a kind need not be compiled again; the graphs of others count towards
-    torch.compile's limit.
+    """Discard compiled graphs when the kind of run changes: they count towards torch.compile's
+    limit.
     """
     global _compiled_for
     if kind != _compiled_for and "torch._dynamo" in sys.modules:
@@ -185,7 +187,7 @@ def _forget_other_graphs(kind: str) -> None:
 
 
 def _free_memory() -> None:
-    """Leave nothing of this run to the next one in the process, but for its compiled graphs."""
+    """Free what this run holds, except for its compiled graphs."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,14 +1,13 @@
-"""Independent jobs side by side: worker processes that stay for the next job, watched from one
-loop.
+"""Independent jobs in worker processes, several at a time, watched from one loop.
 
-A job is a picklable callable. Its worker tells the loop of steps and notices while it runs, and at
-the end what came out or why it failed. A worker that dies fails its job and is replaced; the others
-go on. Ctrl-C, SIGTERM and SIGHUP stop all of them: each gets SIGTERM, which ends its job where it
-stands, so a job must be able to go on from what it has written by then. Workers of a loop that was
-killed notice it and end themselves.
+A job is a picklable callable. While it runs, its worker sends steps and notices to the loop, and at
+the end its result or its error. A worker process stays for the next job. If it dies, the loop
+replaces it and repeats its job once, alone; so it does where memory ran out or the disk failed.
+Ctrl-C, SIGTERM and SIGHUP stop all workers: each gets SIGTERM, which ends its job at once, so a job
+must be able to resume from what it has written. Workers end themselves when the loop was killed.
 
-This module imports the standard library alone: a worker sets its threads and its GPU before torch
-is there.
+This module imports the standard library alone: a worker sets its threads and its GPU before it
+imports torch.
 """
 
 from __future__ import annotations
@@ -31,32 +30,40 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import psutil
 
 SECONDS_BETWEEN_MESSAGES = 0.3
 SECONDS_TO_SAVE = 60.0
-"""How long a job that is told to stop may take: a step, or what is left of an evaluation, and a
-checkpoint.
-"""
+"""How long a job may take to stop: one step, or the rest of an evaluation, and a checkpoint."""
 _RUNS_ON_CORES = 4
 _BYTES_OF_A_RUN = 4 * 2**30  # of a model of base size with Adam, and what a batch takes
 _TICK_SECONDS, _GRACE_SECONDS = 0.2, 10.0
-_STOPPED = 143  # what a shell makes of SIGTERM
+_STOPPED = 143  # exit code of a process that SIGTERM ended
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 
 
-class Tell(Protocol):
-    """How a job says what it is doing; to be called as often as one likes."""
+Failure = Literal["diverged", "machine", "error"]
+"""Why a job has no result: a number was not finite; its process died, memory ran out or a file
+failed; any other error.
+"""
+_SIGNS_OF_THE_MACHINE = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed"),
+    "killed by signal",  # a data loader's worker
+)
+
+
+class JobReporter(Protocol):
+    """Reports the progress of a job; cheap enough to be called at every step."""
 
     def step(self, step: int, total: int, values: Mapping[str, float]) -> None:
-        """It is at ``step`` of ``total``; most of these calls are dropped."""
+        """The job is at ``step`` of ``total``; most of these calls are dropped."""
 
     def notice(self, text: str) -> None:
-        """Something the user should know."""
+        """A message for the user."""
 
 
 @dataclass(frozen=True)
@@ -64,39 +71,40 @@ class Job:
     """One piece of work.
 
     Args:
-        name: as it is shown.
-        folder: what it writes goes here, and nobody else writes here.
-        work: does it; a callable of an importable module, since it is pickled.
+        name: for displays and messages.
+        folder: where it alone writes.
+        work: a callable of an importable module, since it is pickled.
         cost: the time it takes, in any unit that all jobs share.
     """
 
     name: str
     folder: Path
-    work: Callable[[Tell], Any]
+    work: Callable[[JobReporter], Any]
     cost: float = 1.0
 
 
 @dataclass(frozen=True)
-class Left:
-    """What is still to be done: how many jobs, and what they cost in all."""
+class Remaining:
+    """The jobs that are left: their number, and their cost in all."""
 
     jobs: int
     cost: float
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A job that is over: its value, or why there is none."""
+class JobResult:
+    """A job that has ended: its value, or the reason for having none."""
 
     job: Job
     seconds: float
     value: Any = None
     error: str | None = None
     trace: str | None = None
+    failure: Failure | None = None
 
 
 class Watcher(Protocol):
-    """Sees the jobs from the loop's side."""
+    """Follows the jobs in the loop's process."""
 
     def started(self, job: Job) -> None: ...
 
@@ -104,10 +112,13 @@ class Watcher(Protocol):
 
     def noticed(self, job: Job, text: str) -> None: ...
 
-    def ended(self, ended: Ended) -> None: ...
+    def ended(self, result: JobResult) -> None: ...
+
+    def postponed(self, result: JobResult) -> None:
+        """The job failed because of the machine, and will be repeated alone."""
 
     def stopping(self) -> None:
-        """The user asked for it; jobs at work have :data:`SECONDS_TO_SAVE`."""
+        """The user stops all jobs; those at work have :data:`SECONDS_TO_SAVE`."""
 
 
 # ---- the worker's side
@@ -119,11 +130,11 @@ class _Message:
 
     kind: str
     content: Any
-    clean: bool = True  # can the process be trusted with another job?
+    clean: bool = True  # whether the process may run another job
 
 
-class _Voice:
-    """The Tell of a worker: a few messages a second at most."""
+class _PipeReporter:
+    """Sends a few messages a second at most."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -141,42 +152,58 @@ class _Voice:
 
 
 def _serve(pipe: Connection, environment: Mapping[str, str], log: Path | None) -> None:
-    """A worker's life: jobs from the pipe, one after the other, until there is none."""
+    """The main loop of a worker: run the jobs from the pipe, one after the other."""
     signal.signal(signal.SIGTERM, _leave)
     os.environ.update(environment)
     _redirect_output(log)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, jobs), daemon=True).start()
     while order := jobs.get():
-        message = _carried_out(order, _Voice(pipe))
+        message = _execute(order, _PipeReporter(pipe))
         pipe.send(message)
         if not message.clean:
             return
 
 
-def _carried_out(order: bytes, voice: _Voice) -> _Message:
+def _execute(order: bytes, reporter: _PipeReporter) -> _Message:
     try:
-        return _Message("done", pickle.loads(order)(voice))
+        return _Message("done", pickle.loads(order)(reporter))
     except Exception as error:
-        # A number that is not finite is nobody's fault but the job's; after anything else (a CUDA
-        # error, no memory)
-        # the process may be in no state to go on
-        clean, trace = isinstance(error, FloatingPointError), traceback.format_exc()
-        if not clean:
+        # A job that diverged leaves the process intact; after any other error (CUDA's, no memory)
+        # it may be in no state to run another job
+        failure, trace = failure_of(error), traceback.format_exc()
+        if failure != "diverged":
             print(trace, file=sys.stderr, flush=True)  # into the log
-        return _Message(
-            "failed", (f"{type(error).__name__}: {str(error) or _place(error)}", trace), clean
-        )
+        text = f"{type(error).__name__}: {str(error) or _location(error)}"
+        return _Message("failed", (text, trace, failure), clean=failure == "diverged")
 
 
-def _place(error: Exception) -> str:
-    """Where an error without a word was raised, as the bare assertions of libraries are."""
+def failure_of(error: Exception) -> Failure:
+    """The kind of failure that an exception means.
+
+    Example:
+        >>> failure_of(MemoryError()), failure_of(RuntimeError("CUDA error: out of memory"))
+        ('machine', 'machine')
+        >>> failure_of(FloatingPointError("the loss is nan")), failure_of(ValueError("weight"))
+        ('diverged', 'error')
+    """
+    if isinstance(error, FloatingPointError):
+        return "diverged"
+    text = f"{type(error).__name__}: {error}".lower().replace("outofmemory", "out of memory")
+    machine = isinstance(error, MemoryError | OSError)
+    return "machine" if machine or any(sign in text for sign in _SIGNS_OF_THE_MACHINE) else "error"
+
+
+def _location(error: Exception) -> str:
+    """The location of an exception that has no message, such as the bare assertions of
+    libraries.
+    """
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"in {last.name}, {Path(last.filename).name}:{last.lineno}: {last.line}"
 
 
 def _listen(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
-    """Hand orders on; when the loop is gone, end this process."""
+    """Queue the orders; when the loop's process has ended, end this one."""
     try:
         while order := pipe.recv_bytes():
             jobs.put(order)
@@ -188,12 +215,12 @@ def _listen(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
 
 
 def _leave(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: leaving is under way
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt the exit
     raise SystemExit(_STOPPED)
 
 
 def _redirect_output(log: Path | None) -> None:
-    """What libraries print goes to the log, not through the loop's display."""
+    """Send what libraries print to the log rather than through the loop's display."""
     target = os.open(os.devnull if log is None else log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in (1, 2):
         os.dup2(target, descriptor)
@@ -206,38 +233,36 @@ def _redirect_output(log: Path | None) -> None:
 
 @dataclass
 class _Worker:
-    """A process and the job it is at."""
+    """A process and its current job."""
 
     process: BaseProcess
     pipe: Connection
     device: str | None
     job: Job | None = None
-    begun: float = 0.0
+    started: float = 0.0
 
     def take(self, job: Job) -> None:
-        self.job, self.begun = job, time.monotonic()
-        with contextlib.suppress(OSError):  # it died; the loop will notice
+        self.job, self.started = job, time.monotonic()
+        with contextlib.suppress(OSError):  # the process died; the loop will notice
             self.pipe.send_bytes(pickle.dumps(job.work))
 
     def messages(self) -> Iterator[_Message]:
-        """What has arrived; ends early if the process is gone."""
+        """The messages that have arrived; fewer if the process has died."""
         with contextlib.suppress(EOFError, OSError):
             while self.pipe.poll():
                 yield self.pipe.recv()
 
-    def release(self, **outcome: Any) -> Ended:
+    def release(self, **outcome: Any) -> JobResult:
         assert self.job is not None
-        ended = Ended(self.job, time.monotonic() - self.begun, **outcome)
+        result = JobResult(self.job, time.monotonic() - self.started, **outcome)
         self.job = None
-        return ended
+        return result
 
 
 def usual_size(devices: Sequence[str]) -> int:
-    """How many runs go side by side unless the user says: one for each GPU; else one for each core
-    that has the memory.
-
-    One thread trains a small model better than its share of several. More than four runs would keep
-    the first result waiting.
+    """How many runs share the machine by default: one for each GPU; else one for each core that has
+    the memory, since one thread trains a small model faster than its share of several threads. More
+    than four runs would delay the first result.
     """
     if devices:
         return len(devices)
@@ -246,14 +271,14 @@ def usual_size(devices: Sequence[str]) -> int:
 
 
 class Runner:
-    """Carries jobs out, several at once.
+    """Runs jobs, several at a time.
 
     Args:
         size: workers at a time.
-        devices: ids of GPUs as CUDA_VISIBLE_DEVICES takes them, given to the workers in turn; none:
-            left alone.
-        threads: of each worker; none: its share of the cores, or what OMP_NUM_THREADS says.
-        log: file for what the workers print; it is removed at the end if it is empty.
+        devices: ids of GPUs for CUDA_VISIBLE_DEVICES, dealt to the workers in turn; none: the
+            variable stays unchanged.
+        threads: of each worker; none: its share of the cores, or the value of OMP_NUM_THREADS.
+        log: file for the output of the workers; it is removed at the end if it is empty.
     """
 
     def __init__(
@@ -273,29 +298,42 @@ class Runner:
         self,
         jobs: Iterable[Job],
         watcher: Watcher,
-        then: Callable[[Ended], Iterable[Job]] = lambda _: (),
-    ) -> list[Ended]:
-        """All jobs, and those that ``then`` adds when one has ended; KeyboardInterrupt when the
+        then: Callable[[JobResult], Iterable[Job]] = lambda _: (),
+    ) -> list[JobResult]:
+        """Run all jobs, and those added by ``then`` when one has ended; KeyboardInterrupt when the
         user stops them.
         """
-        waiting, done = list(jobs), list[Ended]()
+        waiting, postponed, done = list(jobs), list[Job](), list[JobResult]()
+        repeated: set[str] = set()
         with _Stop() as stop:
             try:
-                while waiting or any(worker.job for worker in self._workers):
-                    self._hand_out(waiting, watcher)
-                    for ended in self._news(watcher):
-                        done.append(ended)
-                        waiting.extend(then(ended))
-                        watcher.ended(ended)
+                while waiting or postponed or self._is_busy:
+                    if not waiting and not self._is_busy:
+                        self._dismiss(stop)  # idle workers hold memory
+                        waiting.append(postponed.pop(0))
+                        repeated.add(waiting[0].name)
+                    self._dispatch(waiting, watcher)
+                    for result in self._results(watcher):
+                        if result.failure == "machine" and result.job.name not in repeated:
+                            postponed.append(result.job)
+                            watcher.postponed(result)
+                        else:
+                            done.append(result)
+                            waiting.extend(then(result))
+                            watcher.ended(result)
                     if stop.asked:
                         watcher.stopping()
                         raise KeyboardInterrupt
-                self._let_go(stop)
+                self._dismiss(stop)
             finally:
                 self._end_all(stop)
         return done
 
-    def _hand_out(self, waiting: list[Job], watcher: Watcher) -> None:
+    @property
+    def _is_busy(self) -> bool:
+        return any(worker.job for worker in self._workers)
+
+    def _dispatch(self, waiting: list[Job], watcher: Watcher) -> None:
         while waiting:
             idle = next((worker for worker in self._workers if worker.job is None), None)
             if idle is None and len(self._workers) == self.size:
@@ -306,9 +344,7 @@ class Runner:
             watcher.started(job)
 
     def _next(self, waiting: list[Job]) -> Job:
-        """In their order; where several go side by side the dearest first, or one might be left to
-        run alone.
-        """
+        """The first; with several workers the longest, which keeps all of them busy to the end."""
         costs = [job.cost for job in waiting]
         return waiting.pop(costs.index(max(costs)) if self.size > 1 else 0)
 
@@ -321,7 +357,7 @@ class Runner:
             environment["CUDA_VISIBLE_DEVICES"] = device
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        # not a daemon: a job may have processes of its own, to load data
+        # not a daemon: a job may start processes that load data
         process = context.Process(target=_serve, args=(theirs, environment, self.log))
         with _interrupts_held():
             process.start()
@@ -334,8 +370,8 @@ class Runner:
         used = [worker.device for worker in self._workers]
         return min(self.devices, key=used.count, default=None)
 
-    def _news(self, watcher: Watcher) -> Iterator[Ended]:
-        """Wait a moment for messages, pass them on, and yield what has ended."""
+    def _results(self, watcher: Watcher) -> Iterator[JobResult]:
+        """Wait a moment for messages, pass them on, and yield the results among them."""
         handles: list[Any] = [
             handle for worker in self._workers for handle in (worker.pipe, worker.process.sentinel)
         ]
@@ -343,15 +379,16 @@ class Runner:
         for worker in list(self._workers):
             if worker.pipe not in ready and worker.process.sentinel not in ready:
                 continue
-            gone = worker.process.sentinel in ready  # before its last messages are read
+            died = worker.process.sentinel in ready  # before its last messages are read
             for message in worker.messages():
-                yield from self._heard(worker, message, watcher)
-            if gone and worker in self._workers:
+                yield from self._receive(worker, message, watcher)
+            if died and worker in self._workers:
                 self._remove(worker)
                 if worker.job is not None:
-                    yield worker.release(error=_death(worker.process.exitcode, self.log))
+                    reason = _death(worker.process.exitcode, self.log)
+                    yield worker.release(error=reason, failure="machine")
 
-    def _heard(self, worker: _Worker, message: _Message, watcher: Watcher) -> Iterator[Ended]:
+    def _receive(self, worker: _Worker, message: _Message, watcher: Watcher) -> Iterator[JobResult]:
         assert worker.job is not None
         if message.kind == "step":
             watcher.stepped(worker.job, *message.content)
@@ -360,14 +397,14 @@ class Runner:
         elif message.kind == "done":
             yield worker.release(value=message.content)
         else:
-            error, trace = message.content
-            ended = worker.release(error=error, trace=trace)
+            error, trace, failure = message.content
+            result = worker.release(error=error, trace=trace, failure=failure)
             if not message.clean:
                 self._remove(worker)
-            yield ended
+            yield result
 
     def _remove(self, worker: _Worker) -> None:
-        """Take a worker that has ended, or is ending, off the list."""
+        """Remove a worker that has ended or is ending."""
         self._workers.remove(worker)
         worker.process.join(_GRACE_SECONDS)
         if worker.process.is_alive():
@@ -375,8 +412,8 @@ class Runner:
             worker.process.join()
         worker.pipe.close()
 
-    def _let_go(self, stop: _Stop) -> None:
-        """Tell idle workers that there is nothing more to do, and wait for them."""
+    def _dismiss(self, stop: _Stop) -> None:
+        """End the workers, all of them idle, and wait for them."""
         for worker in self._workers:
             with contextlib.suppress(OSError):
                 worker.pipe.send_bytes(b"")
@@ -393,7 +430,7 @@ class Runner:
             self.log.unlink()
 
     def _await_ends(self, stop: _Stop, seconds: float) -> None:
-        """Wait until all have ended; not for ever, and no longer once the user asks again."""
+        """Wait until all have ended, for a limited time and until the user asks again."""
         until, asked = time.monotonic() + seconds, stop.asked
         while self._workers and time.monotonic() < until and stop.asked <= max(asked, 1):
             connection.wait([worker.process.sentinel for worker in self._workers], _TICK_SECONDS)
@@ -403,7 +440,7 @@ class Runner:
 
 @dataclass
 class _Stop:
-    """Counts how often the user asked to stop; within, signals do nothing else."""
+    """Counts how often the user asks to stop, instead of acting on the signals."""
 
     asked: int = 0
     _before: dict[int, Any] = field(default_factory=dict)
@@ -423,13 +460,13 @@ class _Stop:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Within, Ctrl-C waits; a process that is started inherits it, and so never hears one: the loop
-    will tell it.
+    """Block Ctrl-C. A process that starts meanwhile inherits the block and ignores Ctrl-C; the loop
+    stops it.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # or the start would, and let interrupts in
+    resource_tracker.ensure_running()  # a later start would unblock interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -438,13 +475,13 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _death(code: int | None, log: Path | None) -> str:
-    """Why a job has no result when its worker ended without a word."""
-    told = "" if log is None else f"; what it printed last is in {log.name}"
+    """Why a job has no result when its worker ended without a message."""
+    output = "" if log is None else f"; its last output is in {log.name}"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         memory = ", as the system does when memory runs out" if name == "SIGKILL" else ""
-        return f"its process was ended by {name}{memory}{told}"
-    return f"its process ended with exit code {code}{told}"
+        return f"its process was ended by {name}{memory}{output}"
+    return f"its process ended with exit code {code}{output}"
 
 
 def _cores() -> int:

@@ -70,7 +70,7 @@ class ProbeSettings:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(
-                    f"encoders must have names of their own, got '{name}' {names.count(name)} times"
+                    f"encoders must have different names, got '{name}' {names.count(name)} times"
                 )
         check_choice("pooling", self.pooling, get_args(Pooling))
         check_positive("learning_rate", self.learning_rate)
@@ -189,10 +189,10 @@ def _probe_one(
 
 
 def short_name(encoder: str) -> str:
-    """A folder by its last two parts, which records may hold; a model's name as it is.
+    """A folder by its last two parts, which records may hold; a model's name unchanged.
 
     Example:
-        >>> short_name("/home/somebody/runs/sst2/arch-seed0"), short_name("bert-base-uncased")
+        >>> short_name("/home/user/runs/sst2/arch-seed0"), short_name("bert-base-uncased")
         ('sst2/arch-seed0', 'bert-base-uncased')
     """
     return "/".join(Path(encoder).parts[-2:])
@@ -209,16 +209,16 @@ def fit_heads(
     scores.
 
     AdamW with a learning rate that falls to zero. A seed decides its head's initial weights, order
-    and dropout, and torch's own generator is left as it was. All heads are fitted at once: the loss
-    is the sum of theirs, of which each has its own gradient, and AdamW looks at every weight by
-    itself.
+    and dropout, and torch's own generator stays unchanged. All heads are fitted at once: the
+    loss is the sum of their losses, each head has its gradient, and AdamW treats every weight
+    separately.
 
     Args:
         vectors: (n, d).
         labels: (n,).
         outputs: of a head.
         settings: number of seeds, epochs and so on.
-        advance: told of each epoch.
+        advance: called after each epoch.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in range(settings.seeds)]
     width = vectors.shape[1]

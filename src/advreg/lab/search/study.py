@@ -1,8 +1,8 @@
 """One method, one thing varied at a time: the parameter study of ARCH's paper, on any task.
 
-Each point of each study is trained with every seed, and so are the baselines. What several studies
-need, such as the default settings, is trained once. All runs are jobs of one runner, and each
-leaves a record, so that nothing is done twice.
+Each point of each study is trained with every seed, and so are the baselines. Variants that several
+studies share, such as the default settings, are trained once. All runs are jobs of one runner, and
+each leaves a record, so that the same command continues a study that was stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from advreg.lab.runs.bases import shown
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.runs.workloads import load_workload
 from advreg.lab.search.jobs import Environment, TrainRun
-from advreg.lab.search.pool import Ended, Job, Left, Runner, Watcher
+from advreg.lab.search.pool import Job, JobResult, Remaining, Runner, Watcher
 from advreg.lab.search.study_settings import StudySettings, Variant
 from advreg.methods.base import validate
 from advreg.records.compare import ComparedTask, Status, recorded, score_of, seconds_of
@@ -37,7 +37,7 @@ from advreg.records.study import (
 
 Kind = tuple[Any, ...]
 
-# beside the method, what decides whether a run can be built, and how many steps it takes
+# with the method, these decide whether a run can be built, and how many steps it takes
 _OF_A_KIND = (
     "site",
     "encoder_dropout",
@@ -50,15 +50,15 @@ _REMEDY = "take it out of the grid (advreg study --write-grid FILE, edit, --grid
 
 
 class Study:
-    """A study in a folder: what is done already, what is left, and the record of it all.
+    """A study in a folder.
 
-    Making one loads the data, checks every run that is planned and reads what an earlier one left
-    in the folder; nothing is written before :meth:`run`.
+    Making one loads the data, checks every planned run and reads the results of an earlier session;
+    nothing is written before :meth:`run`.
 
     Args:
         settings: what to study.
         folder: of the runs.
-        notice: told what a user should know of data and points.
+        notice: takes what the user should know of data and points.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Study:
     # ---- jobs
 
     @property
-    def left(self) -> Left:
-        """Runs that are still to be made."""
-        return Left(
+    def left(self) -> Remaining:
+        """The runs that are left."""
+        return Remaining(
             len(self._places), sum(job.cost for job in self._jobs if job.folder in self._places)
         )
 
     def plan(self) -> dict[str, tuple[int, int]]:
-        """What is left, by variant: how many runs, and how many steps each of them takes."""
+        """The runs that are left, by variant: their number, and the steps of each."""
         left = Counter(name for name, _ in self._places.values())
         return {
             name: (left[name], self._steps[_kind(variant)])
@@ -113,7 +113,7 @@ class Study:
         }
 
     def _unsettled(self) -> Iterator[Job]:
-        """The runs that have no record yet; seeds outermost, so that a study that is stopped has
+        """The runs without a record; seeds in the outer loop, so that a study that is stopped has
         all of its points.
         """
         for name, seed in self._runs:
@@ -133,19 +133,19 @@ class Study:
             method=variant.method,
             seed=seed,
             folder=self.folder / self._runs[variant.name, seed].folder,
-            keep_model=self.settings.keep_models,
+            keep="all" if self.settings.keep_models else "nothing",
         )
 
     # ---- results
 
     def run(self, runner: Runner, watcher: Watcher) -> StudyRecord:
-        """Do what is left; the record is in the folder at every moment from here on."""
+        """Make the runs that are left; the record in the folder is kept up to date."""
         return recorded(
             self.record, self.folder, lambda: runner.run(self._jobs, watcher, self._after)
         )
 
-    def _after(self, ended: Ended) -> list[Job]:
-        """Take a result in; it makes no further run possible."""
+    def _after(self, ended: JobResult) -> list[Job]:
+        """Note a result; no further run depends on it."""
         name, seed = self._places.pop(ended.job.folder)
         if ended.error is None:
             self._take(name, seed, ended.value)
@@ -155,7 +155,7 @@ class Study:
         return []
 
     def _take(self, name: str, seed: int, record: RunRecord) -> None:
-        """A run with what its record says."""
+        """Note the score of a run."""
         self._environment.saw(record)
         score, error = None, record.outcome.error
         if record.outcome.status == "finished":
@@ -166,21 +166,13 @@ class Study:
         )
 
     def record(self, status: Status) -> StudyRecord:
-        """All that is known so far."""
-        settings, data = self.settings, self._data
+        """The record of everything known so far."""
+        settings = self.settings
         return StudyRecord(
             status=status,
             method=settings.method,
             seeds=list(settings.seeds),
-            task=ComparedTask(
-                name=settings.base.task,
-                title=data.title,
-                main_metrics=list(data.main_metrics),
-                scored_on=data.scored_on,
-                fingerprint=data.fingerprint,
-                sizes=data.sizes,
-                settings=shown(settings.base, settings.base.methods),
-            ),
+            task=self._task(),
             panels=[
                 Panel(
                     name=study.name,
@@ -211,10 +203,22 @@ class Study:
             finished=now(),
         )
 
+    def _task(self) -> ComparedTask:
+        settings, data = self.settings, self._data
+        return ComparedTask(
+            name=settings.base.task,
+            title=data.title,
+            main_metrics=list(data.main_metrics),
+            scored_on=data.scored_on,
+            fingerprint=data.fingerprint,
+            sizes=data.sizes,
+            settings=shown(settings.base, settings.base.methods),
+        )
+
 
 @contextmanager
 def _refused(variant: Variant, why: type[Exception]) -> Iterator[None]:
-    """Errors of a kind are this variant's, and say what to do about it."""
+    """Errors of this type name the variant and a remedy."""
     try:
         yield
     except why as error:

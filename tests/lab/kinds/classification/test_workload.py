@@ -277,7 +277,7 @@ def test_a_changed_setting_is_named_when_a_run_is_resumed(
     told: str,
 ) -> None:
     folder, _ = finished
-    opening = "arch-seed3 cannot go on, because what it was started with changed: "
+    opening = "arch-seed3 cannot be resumed, because its settings or data changed: "
     with pytest.raises(SettingsError, match=opening + told):
         carry_out(dataclasses.replace(settings, **change), folder, resume=True)
 
@@ -305,7 +305,7 @@ def test_a_run_that_stopped_is_held_to_its_plan_too(
     (stopped / "plan.json").write_bytes((folder / "arch-seed3" / "plan.json").read_bytes())
     with pytest.raises(
         SettingsError,
-        match=r"changed: epochs was 2, is 4.* nothing is kept yet: delete it to start anew",
+        match=r"changed: epochs was 2, is 4.* no results yet: delete it to start again",
     ):
         carry_out(dataclasses.replace(settings, epochs=4), tmp_path, resume=True)
     assert sorted(os.listdir(stopped)) == ["plan.json"]

@@ -343,7 +343,7 @@ def test_embeddings_that_are_not_there_are_missed_before_anything_is_written(
     lost = dataclasses.replace(settings, neighbour_embeddings="no/such/model")
     with pytest.raises(
         SettingsError,
-        match=r"neighbour_embeddings must be .*, got 'no/such/model', which is not there",
+        match=r"neighbour_embeddings must be .*, got 'no/such/model', which does not exist",
     ):
         carry_out(lost)
     assert not Path(str(settings.output)).exists()

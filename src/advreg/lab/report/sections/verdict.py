@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.compare import Results
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import counted, difference_text
@@ -49,31 +50,33 @@ def _scored(found: Results, task: str | None) -> dict[str, float]:
 
 def _sentence(found: Results, task: str | None, means: Mapping[str, float]) -> str:
     """The best method against Standard, or against the second best where Standard is missing."""
-    ranked = sorted(means, key=lambda label: -means[label])
+    scale = found.contest.scale
+    ranked = sorted(means, key=lambda label: means[label], reverse=not scale.lower_is_better)
     plain = [label for label in ranked if found.contest.methods[label] == STANDARD]
     baseline = (plain or ranked[1:])[0]
     best = next(label for label in ranked if label != baseline)
     shown = looks_of(found, task)
     where = f"average of {len(found.tasks)} tasks" if task is None else task_title(found, task)
-    scores = f"{means[best]:.1f} against {means[baseline]:.1f}"
+    scores = " against ".join(f"{means[label]:.{scale.decimals}f}" for label in (best, baseline))
     spread = found.difference(task, best, baseline)
-    outcome = _outcome(
-        shown[best].label, shown[baseline].label, scores, spread, 1 - 0.05 / (len(means) - 1)
-    )
+    names, confidence = (shown[best].label, shown[baseline].label), 1 - 0.05 / (len(means) - 1)
+    outcome = _outcome(names, scores, spread, confidence, scale)
     return f"{where}: {outcome}."
 
 
 def _outcome(
-    best: str, baseline: str, scores: str, spread: Spread | None, confidence: float
+    names: tuple[str, str], scores: str, spread: Spread | None, confidence: float, scale: Scale
 ) -> str:
+    best, baseline = names
     interval = None if spread is None else spread.shown_interval(confidence)
     if spread is None or interval is None:
         return f"{best} against {baseline}: {scores}; {_too_few(spread)}"
-    difference = f"{difference_text(spread, confidence=confidence)} points"
+    difference = f"{difference_text(spread, scale.decimals, confidence=confidence)} points"
     told = f"{difference} ({scores}, {counted(spread.count, 'seed')})"
-    if interval[0] > 0:
+    low, high = interval if not scale.lower_is_better else (-interval[1], -interval[0])
+    if low > 0:
         return f"{best} is ahead of {baseline} by {told}"
-    if interval[1] < 0:
+    if high < 0:
         return f"{baseline} is ahead of every other method; {best} minus {baseline} is {told}"
     return f"undecided; {best} minus {baseline} is {told}"
 
