@@ -402,8 +402,8 @@ def norms(found: Records) -> str:
 
 def variance(compared: Compared, task: str, method: str) -> float | None:
     """The variance of the norms logged after the warm-up, mean over seeds."""
-    drawn = curve(method, compared.of(task, method).values(), settled=True)
-    return statistics.fmean(drawn.variances) if drawn is not None and drawn.variances else None
+    drawn = curve(list(compared.of(task, method).values()), settled=True)
+    return statistics.fmean(drawn.variances) if drawn.variances else None
 
 
 def against(value: float | None, base: float | None) -> str:

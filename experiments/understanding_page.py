@@ -130,19 +130,16 @@ def paper(folder: Path) -> str:
     record, runs = read(folder)
     found, dropout = results(record, runs), dropouts_of(runs)
     rows = []
-    for difference in found.differences:
-        if (
-            difference.baseline != "standard"
-            or difference.task not in PAPER_GAINS
-            or difference.spread is None
-        ):
+    for task in found.tasks:
+        spread = found.difference(task, "arch", "standard")
+        if task not in PAPER_GAINS or spread is None:
             continue
-        gain = f"{difference.spread.mean:+.1f}".replace("-", "−")
-        mine, theirs = (dropout[difference.task, method] for method in ("arch", "standard"))
+        gain = f"{spread.mean:+.1f}".replace("-", "−")
+        mine, theirs = (dropout[task, method] for method in ("arch", "standard"))
         rows.append(
             [
-                task_name(difference.task),
-                f"+{PAPER_GAINS[difference.task]:.1f}",
+                task_name(task),
+                f"+{PAPER_GAINS[task]:.1f}",
                 gain,
                 f"{mine:g}, {theirs:g}",
             ]

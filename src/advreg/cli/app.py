@@ -651,7 +651,7 @@ def probe(
         ),
     ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
-    picture: Annotated[Path | None, typer.Option(help="violins, as .svg")] = None,
+    picture: Annotated[Path | None, typer.Option(help="scores of the heads, as .svg")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the record")] = False,
     from_: Annotated[
         Path | None, typer.Option("--from", help="fit nothing: print and draw this record")

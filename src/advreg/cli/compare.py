@@ -11,7 +11,7 @@ from advreg.cli.running import RunOptions, tell, undertake, write_tables
 from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import read, results
 from advreg.lab.report.labels import NOTHING, counted, method_name, task_name
-from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Remaining
@@ -46,7 +46,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
-    written = write_tables(folder, to_markdown(found), to_csv(found))
+    written = write_tables(folder, to_markdown(found))
     if picture is not None:
         titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
         draw_norms(runs, picture, titles)
@@ -55,7 +55,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     console.print(places, highlight=False, soft_wrap=True)
     for line in _verdict_lines(record, folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return all(failure.tuning for failure in found.failures)
+    return not found.missing
 
 
 def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:

@@ -29,7 +29,7 @@ from advreg.lab.search.pool import (
 )
 
 INTERRUPTED = 130
-MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
+MARKDOWN_FILE = "table.md"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
@@ -130,12 +130,11 @@ def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: C
             )
 
 
-def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
-    """Write tables as Markdown and CSV; returns the files."""
-    written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
-    for path, text in written.items():
-        path.write_text(text, encoding="utf-8")
-    return list(written)
+def write_tables(folder: Path, markdown: str) -> list[Path]:
+    """Write the tables for a page; returns the files."""
+    path = folder / MARKDOWN_FILE
+    path.write_text(markdown, encoding="utf-8")
+    return [path]
 
 
 def find_devices() -> list[str]:

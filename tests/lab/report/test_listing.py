@@ -25,10 +25,6 @@ from report_runs import made_up, save
 DEFAULTS = {"ema": 0.01, "neighbours": 1, "radius": 0.3}
 
 
-def main_metrics(task: str, metrics: object) -> Sequence[str]:
-    return ["accuracy"]
-
-
 @pytest.fixture
 def listed(tmp_path: Path) -> list[Line]:
     save(tmp_path / "a", made_up("standard", 0, 0.7))
@@ -38,7 +34,7 @@ def listed(tmp_path: Path) -> list[Line]:
     save(tmp_path / "e", made_up("arch", 3, details={"held_out": {"share": 0.1}}))
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "freelb", "seed": 5}))
-    return lines(gather([tmp_path]), main_metrics)
+    return lines(gather([tmp_path]))
 
 
 def ends(found: Sequence[Line]) -> list[str]:
@@ -75,7 +71,7 @@ def test_a_line_says_where_its_run_is(listed: list[Line], tmp_path: Path) -> Non
 def test_runs_for_tuning_are_listed_if_they_are_asked_for(
     listed: list[Line], tmp_path: Path
 ) -> None:
-    assert ends(lines(gather([tmp_path]), main_metrics, tuning=True)) == list("abcdef")
+    assert ends(lines(gather([tmp_path]), tuning=True)) == list("abcdef")
 
 
 def test_every_named_field_must_have_one_of_the_wanted_values(listed: list[Line]) -> None:
@@ -102,7 +98,7 @@ def test_people_are_told_what_differs_between_listed_runs_of_a_kind_and_is_not_a
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "arch", "seed": 5}))
     found = gather([tmp_path])
-    brief = lines(found, main_metrics, defaults=lambda _: DEFAULTS)
+    brief = lines(found)
     assert [line.settings for line in brief] == [
         "neighbours 7",
         "ema 0.5, weight_decay 0.1",
@@ -117,7 +113,7 @@ def test_a_setting_that_one_of_two_runs_has_is_not_said_of_both(tmp_path: Path) 
     save(tmp_path / "a", made_up(settings={**DEFAULTS, "ema": 0.5}))
     save(tmp_path / "b", made_up(settings=DEFAULTS))
     found = gather([tmp_path])
-    sheet = table_of(lines(found, main_metrics, defaults=lambda _: DEFAULTS))
+    sheet = table_of(lines(found))
     assert "ema" not in sheet.caption
     assert [row[sheet.header.index("settings")] for row in sheet.texts] == ["ema 0.5", "–"]
 

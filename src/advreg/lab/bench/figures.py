@@ -71,18 +71,16 @@ def over_a_run(
     """
     rounds = {row.name: row.rounds for row in rows}
     for row in rows:
-        if row.against != STANDARD or row.name == YARDSTICK or row.phase not in ("always", "reuse"):
-            continue
-        refreshes, mine = 0, row.rounds
-        if row.phase == "reuse":
+        is_ours = row.against == STANDARD and row.name != YARDSTICK
+        if is_ours and row.rounds and row.phase == "always":
+            yield row, 0, row.rounds
+        if is_ours and row.phase == "reuse":
             due = (schedule or RefreshEvery(row.settings["refresh_every"])).due
             refreshes = sum(map(due, range(epochs)))
-            refresh, sweep = (
-                rounds.get(f"{contender(row)}, {phase}", []) for phase in ("refresh", "sweep")
-            )
-            mine = averaged(row.rounds, refresh, sweep, refreshes / epochs)
-        if mine:
-            yield row, refreshes, mine
+            refresh = rounds.get(f"{contender(row)}, refresh", [])
+            sweep = rounds.get(f"{contender(row)}, sweep", [])
+            if mine := averaged(row.rounds, refresh, sweep, refreshes / epochs):
+                yield row, refreshes, mine
 
 
 def averaged(

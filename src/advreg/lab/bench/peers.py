@@ -132,7 +132,7 @@ def row_name(entry: TrainerEntry, phase: Phase) -> str:
 
 def smart_pytorch_entries(
     settings: BenchSettings, task: HFModelView
-) -> tuple[list[Method], str | None]:
+) -> tuple[list[SmartPytorch], str | None]:
     """The package smart-pytorch with its own default of one ascent step and with as many as ours;
     or why not.
     """

@@ -21,6 +21,7 @@ from advreg.lab.bench.entries import enter, yardstick
 from advreg.lab.bench.figures import finished, whole_runs
 from advreg.lab.bench.loop import Contender, Loop
 from advreg.lab.bench.peers import (
+    SmartPytorch,
     TrainerEntry,
     smart_pytorch_entries,
     time_trainer,
@@ -28,7 +29,7 @@ from advreg.lab.bench.peers import (
     trainer_rows,
     trainer_samples,
 )
-from advreg.lab.bench.settings import BenchSettings, Shape
+from advreg.lab.bench.settings import BenchSettings, Shape, Spec
 from advreg.lab.bench.stopwatch import Lap
 from advreg.lab.bench.workload import Workload
 from advreg.lab.kinds.architectures import find_model
@@ -38,6 +39,7 @@ from advreg.records.environment import capture_environment, now
 
 Watch = Callable[[str, int, int], None]  # what is being done, how many turns are over, of how many
 Keep = Callable[[BenchRecord], None]
+Make = Callable[[], list[Contender]]
 
 
 class Bench:
@@ -143,49 +145,55 @@ class _Measuring:
         """Prepare each contender, warm it up, and count its passes and memory, one contender at a
         time.
         """
-        settings = self.settings
         kept = 0  # bytes on the GPU that contenders before this one hold
-        entries: list[tuple[str, Callable[[], list[Contender]]]] = [
-            (spec.label, partial(enter, spec, workload, settings, self.device))
-            for spec in settings.specs
-        ]
-        entries.insert(1, (YARDSTICK, lambda: [yardstick(workload)]))
-        if settings.peers:
-            methods, reason = smart_pytorch_entries(settings, loop.task)
-            if reason is not None:
-                self.bench.note(reason)
-            for method in methods:
-                name = f"{method.info.name}, S={getattr(method, 'ascent_steps', 1)}"
-                entries.append((name, partial(self._outsider, name, method, workload)))
-        self._settle_optimizer(loop, entries[0][1])
-        for label, make in entries:
+        entries = self._entries(loop, workload)
+        self._settle_optimizer(loop, entries["standard"])
+        for label, make in entries.items():
             self._say(watch, f"preparing {label}", turn=False)
             before = loop.allocated()
-            try:
-                made = make()
-            except Exception as error:
-                reason = why_not(error)
-                if reason is None:
-                    raise
-                self.failed.append(Row(name=label, method=label, error=reason))
-                release(error)
-                continue
+            made = self._made(label, make)
             self.contenders += made
             for one in made:
                 self._guarded(loop, one, partial(self._inspect, loop, one, kept))
             kept += loop.allocated() - before
 
-    def _outsider(self, name: str, method: Any, workload: Workload) -> list[Contender]:
+    def _entries(self, loop: Loop, workload: Workload) -> dict[str, Make]:
+        """What makes the contenders, by the label of their rows: Standard, then the yardstick."""
+        standard, *others = self.settings.specs
+        entries: dict[str, Make] = {standard.label: self._enter(standard, workload)}
+        entries[YARDSTICK] = lambda: [yardstick(workload)]
+        entries |= {spec.label: self._enter(spec, workload) for spec in others}
+        if self.settings.peers:
+            methods, reason = smart_pytorch_entries(self.settings, loop.task)
+            if reason is not None:
+                self.bench.note(reason)
+            for method in methods:
+                name = f"{method.info.name}, S={method.ascent_steps}"
+                entries[name] = partial(self._outsider, name, method, workload)
+        return entries
+
+    def _enter(self, spec: Spec, workload: Workload) -> Make:
+        return partial(enter, spec, workload, self.settings, self.device)
+
+    def _made(self, label: str, make: Make) -> list[Contender]:
+        """The contenders, or a row that says why they cannot be measured."""
+        try:
+            return make()
+        except Exception as error:
+            self.failed.append(Row(name=label, method=label, error=reason_of(error)))
+            release(error)
+            return []
+
+    def _outsider(self, name: str, method: SmartPytorch, workload: Workload) -> list[Contender]:
         return [Contender(name, method, workload.batches, [], counted=method.counted())]
 
-    def _settle_optimizer(self, loop: Loop, make: Callable[[], list[Contender]]) -> None:
-        """Allocate the optimizer's state first, or it would count for the first contender."""
+    def _settle_optimizer(self, loop: Loop, make: Make) -> None:
+        """Create the optimizer's state, which all share, before any memory is measured."""
         (standard,) = make()
         try:
             loop.step(standard)
         except Exception as error:
-            if why_not(error) is None:
-                raise
+            reason_of(error)
             release(error)
 
     def _inspect(self, loop: Loop, one: Contender, kept: int) -> None:
@@ -206,9 +214,7 @@ class _Measuring:
         try:
             action()
         except Exception as error:
-            one.error = why_not(error)
-            if one.error is None:
-                raise
+            one.error = reason_of(error)
             loop.optimizer.zero_grad(set_to_none=True)
             release(error)
 
@@ -226,21 +232,21 @@ class _Measuring:
             order.shuffle(going)
             for entry in going:
                 self._say(watch, f"round {round_ + 1}: {entry.name}")
-                try:
-                    found = time_trainer(entry, self.bench.model, samples, self.shape, settings)
-                except Exception as error:
-                    reason = why_not(error) or (
-                        str(error) if isinstance(error, ValueError) else None
-                    )
-                    if reason is None:
-                        raise
-                    self.bench.note(f"{entry.name} at {self.shape}: {reason}")
-                    self.trainers.remove(entry)
-                    release(error)
-                    continue
-                for name, lap in found.items():
-                    self.trainer_laps[name].append(lap)
+                self._time_trainer(entry, samples)
             keep()
+
+    def _time_trainer(self, entry: TrainerEntry, samples: list[Any]) -> None:
+        """One turn; a trainer that cannot take it drops out, with a note."""
+        try:
+            found = time_trainer(entry, self.bench.model, samples, self.shape, self.settings)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ValueError) else reason_of(error)
+            self.bench.note(f"{entry.name} at {self.shape}: {reason}")
+            self.trainers.remove(entry)
+            release(error)
+            return
+        for name, lap in found.items():
+            self.trainer_laps[name].append(lap)
 
     def _say(self, watch: Watch, text: str, turn: bool = True) -> None:
         trainers = len(trainer_entries(self.settings)) if self.settings.trainers else 0
@@ -262,15 +268,14 @@ def make_task(model: Any, settings: BenchSettings, device: torch.device) -> HFMo
     return HFModelView(model, half=settings.precision == "fp16", context=context)
 
 
-def why_not(error: Exception) -> str | None:
-    """Why this contender cannot be measured; ``None`` for an error that affects every contender."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    no_room = isinstance(
-        error, torch.OutOfMemoryError | MemoryError
-    ) or "can't allocate memory" in str(error)
-    if no_room:
+def reason_of(error: Exception) -> str:
+    """Why a contender cannot be measured while others can; any other error is raised again."""
+    if isinstance(error, FloatingPointError):
+        return f"not finite: {(str(error).strip().splitlines() or [''])[0]}"
+    no_room = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if no_room or "can't allocate memory" in str(error):
         return "out of memory"
-    return f"not finite: {first}" if isinstance(error, FloatingPointError) else None
+    raise error
 
 
 def release(error: Exception | None = None) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, default_data_collator
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    default_data_collator,
+)
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from advreg.hf.trainer import AdversarialTrainer
@@ -131,16 +138,34 @@ class _Stopwatch(TrainerCallback):
         self.steps = steps
         self.laps: list[Lap] = []
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         self.seen = 0
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         if self.seen == self.warmup:
             if args.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(args.device)
             self.begun = _now(args.device)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         self.seen += 1
         if self.seen == self.warmup + self.steps:
             spent = _now(args.device) - self.begun

@@ -6,38 +6,35 @@ from advreg.lab.catalogue import catalogue, title_of
 from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
+from advreg.records.run import RunRecord
 
 NOTHING = "–"
 NOT_FINISHED = "not finished; the same command resumes it"
 TASK_NAMES = {
-    **{
-        "rte": "RTE",
-        "mrpc": "MRPC",
-        "cola": "CoLA",
-        "sst2": "SST-2",
-        "stsb": "STS-B",
-        "qnli": "QNLI",
-        "qqp": "QQP",
-    },
-    **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
-    **{"anli_r3": "ANLI R3", "mr": "MR"},
-    **{
-        f"{corpus}-{source}-{target}": f"{name} {source.title()}-{target.title()}"
-        for corpus, name, pairs in (
-            ("iwslt14", "IWSLT'14", ("de-en", "en-de")),
-            ("iwslt15", "IWSLT'15", ("en-vi", "vi-en")),
-            ("iwslt16", "IWSLT'16", ("en-fr", "fr-en")),
-            ("multi30k", "Multi30k", ("en-de", "de-en", "en-fr", "fr-en")),
-            ("wmt16", "WMT'16", ("en-de",)),
-        )
-        for source, target in (pair.split("-") for pair in pairs)
-    },
-}
+    "rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B",
+    "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI", "snli": "SNLI", "mr": "MR",
+    "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2", "anli_r3": "ANLI R3",
+    "iwslt14-de-en": "IWSLT'14 De-En", "iwslt14-en-de": "IWSLT'14 En-De",
+    "iwslt15-en-vi": "IWSLT'15 En-Vi", "iwslt15-vi-en": "IWSLT'15 Vi-En",
+    "iwslt16-en-fr": "IWSLT'16 En-Fr", "iwslt16-fr-en": "IWSLT'16 Fr-En",
+    "multi30k-en-de": "Multi30k En-De", "multi30k-de-en": "Multi30k De-En",
+    "multi30k-en-fr": "Multi30k En-Fr", "multi30k-fr-en": "Multi30k Fr-En",
+    "wmt16-en-de": "WMT'16 En-De",
+}  # fmt: skip
 """Titles of known tasks."""
 _TRANSLATION_SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
+# last words of the names of scores
 _SCORES = (
-    *("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf", "match", "perplexity"),
-)  # last words of their names
+    "accuracy",
+    "f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "bleu",
+    "chrf",
+    "match",
+    "perplexity",
+)
 _REASON_LENGTH = 160
 
 
@@ -135,6 +132,13 @@ def duration(seconds: float) -> str:
 def model_name(name: str) -> str:
     """The last part of a model's name or path."""
     return name.rstrip("/").rpartition("/")[2] or "a model"
+
+
+def commit_text(record: RunRecord, unknown: str = "") -> str:
+    """The commit that a run was made with, and whether its tree had changes."""
+    git = record.environment.get("git") or {}
+    commit = git.get("commit") or unknown
+    return commit[:10] + (" with changes" if git.get("dirty") else "")
 
 
 def shortened(reason: str) -> str:

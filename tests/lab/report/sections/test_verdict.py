@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from advreg.lab.kinds import registry
 from advreg.lab.report.gather import gather
 from advreg.lab.report.page.parts import Bullets, Folded
 from advreg.lab.report.sections.contents import sections
@@ -70,7 +69,7 @@ def perplexities(folder: Path, scores: dict[str, list[float]]) -> str:
     ]
     for number, record in enumerate(records):
         save(folder / f"run-{number}", record)
-    found = {each.key: each for each in sections(gather([folder]), registry.main_metrics)}
+    found = {each.key: each for each in sections(gather([folder]))}
     (part,) = parts_of(found["verdict"], Bullets)
     return part.lines[0]
 
