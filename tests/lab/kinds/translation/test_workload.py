@@ -277,7 +277,8 @@ def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(
     assert said[-1] == "standard-seed3: finished before, not repeated"
     assert not any("learning" in line for line in said)
     with pytest.raises(
-        SettingsError, match=r"standard-seed3 cannot be resumed, .*learning_rate was 0\.001, is 0\.5"
+        SettingsError,
+        match=r"standard-seed3 cannot be resumed, .*learning_rate was 0\.001, is 0\.5",
     ):
         carry_out(dataclasses.replace(quick, learning_rate=0.5), resume=True)
 
