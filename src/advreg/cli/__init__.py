@@ -10,7 +10,7 @@ import sys
 import unicodedata
 
 USER_ERRORS = (OSError, ValueError, FloatingPointError)
-"""Errors whose text is meant for users; most of advreg's own are such."""
+"""Errors whose text is meant for users, such as most of advreg's own."""
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from advreg.cli.running import RunOptions, tell, undertake, write_tables
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.compare import read, results
 from advreg.lab.report.labels import NOTHING, counted, method_name, task_name
-from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Remaining
@@ -45,7 +46,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
-    written = write_tables(folder, to_markdown(found), to_csv(found))
+    written = write_tables(folder, to_markdown(found))
     if picture is not None:
         titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
         draw_norms(runs, picture, titles)
@@ -54,7 +55,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     console.print(places, highlight=False, soft_wrap=True)
     for line in _verdict_lines(record, folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return all(failure.tuning for failure in found.failures)
+    return not found.missing
 
 
 def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
@@ -62,7 +63,8 @@ def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
     primary = [gain for gain in record.gains if gain.verdict is not None]
     if primary:
         yield f"gain over {method_name(record.reference)}:"
-        yield from (f"  {_gain_text(gain)}" for gain in primary)
+        decimals = scale_of(record.tasks[0].main_metrics).decimals
+        yield from (f"  {_gain_text(gain, decimals)}" for gain in primary)
     for task, place in record.best.items():
         name = f" of {task_name(task)}" if len(record.best) > 1 else ""
         yield f"the winner's model{name}: {folder / place / 'model'}"
@@ -70,10 +72,11 @@ def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
         yield record.conclusion
 
 
-def _gain_text(gain: MethodGain) -> str:
+def _gain_text(gain: MethodGain, decimals: int) -> str:
     """A method with its gain, interval and verdict."""
-    mean = NOTHING if gain.mean is None else f"{gain.mean:+.1f}".replace("-", "−")
-    interval = "" if gain.low is None else f" [{gain.low:.1f}, {gain.high:.1f}]".replace("-", "−")
+    mean = NOTHING if gain.mean is None else f"{gain.mean:+.{decimals}f}".replace("-", "−")
+    low, high = (f"{each or 0.0:.{decimals}f}".replace("-", "−") for each in (gain.low, gain.high))
+    interval = "" if gain.low is None else f" [{low}, {high}]"
     reason = "" if gain.flaw is None else f" ({gain.flaw})"
     seeds = counted(gain.seeds, "seed")
     return f"{method_name(gain.method)} {mean}{interval}, {seeds}: {gain.verdict}{reason}"

@@ -1,5 +1,5 @@
-"""Flags made from what they set: the settings of every kind of task, and every option of every
-method. They are read from the settings and the catalogue of methods, without torch.
+"""Flags for the settings of every kind of task and every option of every method. They are made
+from the settings and the catalogue of methods, without torch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def setting_flags() -> list[inspect.Parameter]:
 
 @cache
 def option_flags() -> list[inspect.Parameter]:
-    """A flag for each option, whichever methods have it."""
+    """A flag for each option of any method."""
     owners: dict[str, list[str]] = {}
     first: dict[str, OptionInfo] = {}
     for method, entry in catalogue().items():
@@ -101,7 +101,7 @@ def hidden_flags() -> list[inspect.Parameter]:
 
 
 def normalised(name: str) -> str:
-    """The name of a flag for the name that was given; for typer."""
+    """The flag for a given name; for typer."""
     return _ALIASES.get(name, name)
 
 
@@ -132,7 +132,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _setting_flag(name: str) -> inspect.Parameter:
-    """The flag of a setting, with what differs between the kinds of tasks that have it."""
+    """The flag of a setting, with differences between the kinds of tasks that have it."""
     found = {k: each for k in KINDS for each in options_of(k) if each.name == name}
     first = next(iter(found.values()))
     helps = {kind: each.help for kind, each in found.items()}
@@ -187,7 +187,7 @@ def _flag(
 
 
 def escaped(help: str) -> str:
-    """A help text in which rich does not take ``[grid]`` for markup."""
+    """A help text, escaped so that rich does not read ``[grid]`` as markup."""
     return help.replace("[", r"\[")
 
 

@@ -1,4 +1,4 @@
-"""One run of any kind of task, from a plan to a record, and on from where it stopped."""
+"""One run of any kind of task: executes a plan, resumes it, and writes the record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from advreg.records import run as records
 
 
 class Source(Protocol):
-    """What a run needs of its data; a :class:`~advreg.lab.kinds.base.Workload` has it."""
+    """The part of a :class:`~advreg.lab.kinds.base.Workload` that a run uses."""
 
     @property
     def title(self) -> str: ...
@@ -66,16 +66,16 @@ class Plan:
         return spare_folders(self.folder, self.spare) if self.keeps_model else []
 
     def facts(self) -> dict[str, Any]:
-        """What a resumed run must agree on with the run it resumes."""
+        """The facts that a resumed run must share with the original run."""
         return run_facts(self.settings, self.source.fingerprint, self.method_name, self.seed)
 
 
 def run(
     plan: Plan, on_step: OnStep | None, notice: Notice, resume: bool = False
 ) -> records.RunRecord:
-    """Carry out a plan, or read its record if it finished before.
+    """Execute a plan, or read its record if the run is already finished.
 
-    The run leaves ``record.json``, ``items.json.gz``, ``model/`` and checkpoints in its folder. The
+    The run saves ``record.json``, ``items.json.gz``, ``model/`` and checkpoints in its folder. The
     record says in ``unsaved`` why one of them could not be written there.
     """
     facts = plan.facts()
@@ -166,7 +166,7 @@ def _unsaved_text(
 
 
 def begin_record(plan: Plan, job: Job) -> records.RunRecord:
-    """The record of a run that begins now."""
+    """The record of a starting run."""
     settings = plan.settings
     processes = {"processes": process_count()} if process_count() > 1 else {}
     return records.RunRecord.begin(
@@ -224,7 +224,7 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
 
 
 def items_of(plan: Plan, result: Result) -> Items:
-    """What a run leaves for each sample that it was evaluated on."""
+    """The outcome of each evaluated sample of a run."""
     scores = result.scores
     return Items(
         kind=plan.settings.kind,
