@@ -29,7 +29,7 @@ from advreg.lab.search.pool import (
 )
 
 INTERRUPTED = 130
-MARKDOWN_FILE, CSV_FILE = "table.md", "table.csv"
+MARKDOWN_FILE, CSV_FILE, COMPARE_PAGE = "table.md", "table.csv", "compare.md"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
@@ -130,9 +130,9 @@ def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: C
             )
 
 
-def write_tables(folder: Path, markdown: str, csv: str) -> list[Path]:
+def write_tables(folder: Path, markdown: str, csv: str, page: str = MARKDOWN_FILE) -> list[Path]:
     """Write tables for pages and for programs; returns the files."""
-    written = {folder / MARKDOWN_FILE: markdown, folder / CSV_FILE: csv}
+    written = {folder / page: markdown, folder / CSV_FILE: csv}
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
     return list(written)

@@ -6,9 +6,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from advreg.lab.kinds.classification.metrics import METRICS
 from advreg.lab.search.resampling import Score, resampled, sampling_error
 from advreg.lab.search.sequential import Look, Looks
-from advreg.lab.kinds.classification.metrics import METRICS
 
 SEEDS = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.averaging import MovingAverage
 from advreg.lab.kinds.health import forget_peak, save_health
 from advreg.methods.base import Method, memory_bytes
 
@@ -63,6 +64,8 @@ class Job(ABC):
         compile_layers: train with compiled layers?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that
             update.
+        weight_ema: decay of the average of the weights that is evaluated and saved; none: the
+            weights of the last update are.
         fields: fields of ``TrainingArguments``.
         sizes: samples of each set, for the record.
         details: what the record says of the task.
@@ -78,6 +81,7 @@ class Job(ABC):
     site: str = "tokens"
     compile_layers: bool = False
     on_non_finite: OnNonFinite = "stop"
+    weight_ema: float | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -169,6 +173,9 @@ def train(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Resu
     exactly as if it had never stopped.
     """
     trainer = job.trainer()
+    average = None if job.weight_ema is None else MovingAverage(job.weight_ema)
+    if average is not None:
+        average.join(trainer)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
     job.begin(resumed_from)
@@ -176,7 +183,8 @@ def train(job: Job, on_step: OnStep | None = None, resume: bool = False) -> Resu
     with keep_logs(trainer, job.logged):
         trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
         save_health(trainer, job.folder, job.token_texts)
-        scores = job.score(trainer, _as_step(trainer.state.global_step, on_step))
+        with nullcontext() if average is None else average.in_place(trainer.model):
+            scores = job.score(trainer, _as_step(trainer.state.global_step, on_step))
     return Result.of(trainer, job.logged, scores, resumed_from)
 
 

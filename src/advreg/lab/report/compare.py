@@ -40,11 +40,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """The reference minus a baseline, paired by seed; ``task`` is ``None`` for the average over
+    """A method minus a baseline, paired by seed; ``task`` is ``None`` for the average over
     tasks.
     """
 
     task: str | None
+    method: str
     baseline: str
     spread: Spread | None
 
@@ -100,16 +101,27 @@ class Results:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """The reference of the contest minus each other method, on each task and on average."""
+        """Each method minus Standard, or the contest's other reference minus each method, on each
+        task and on average.
+        """
         reference = self.contest.reference
-        if reference not in self.methods:
+        others = [label for label in self.methods if label != reference]
+        if len(others) == len(self.methods):
             return []
+        plain = self.is_from_standard
+        pairs = [(other, reference) if plain else (reference, other) for other in others]
         return [
-            Difference(task, baseline, self.difference(task, reference, baseline))
-            for baseline in self.methods
-            if baseline != reference
+            Difference(task, *pair, self.difference(task, *pair))
+            for pair in pairs
             for task in (*self.tasks, None)
         ]
+
+    @property
+    def is_from_standard(self) -> bool:
+        """Whether differences are from Standard; records of old comparisons have another
+        reference.
+        """
+        return self.contest.methods.get(self.contest.reference) == STANDARD
 
     def difference(self, task: str | None, method: str, baseline: str) -> Spread | None:
         """A method minus a baseline, paired by seed; on average over tasks if ``task`` is

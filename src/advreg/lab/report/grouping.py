@@ -39,8 +39,8 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
     model = str(record.settings.get("model", ""))
     planned = [
         Planned(
-            each.task, each.method, each.method, each.seed, each.folder,
-            runs.get(place / each.folder), each.error,
+            each.task, record.controls.get(each.method, each.method), each.method, each.seed,
+            each.folder, runs.get(place / each.folder), each.error,
         )
         for each in record.runs
     ]  # fmt: skip
@@ -53,6 +53,7 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
         reference=record.reference,
         notes=[*record.notes, *([] if record.status == "finished" else [unfinished])],
         choices=record.choices,
+        compared=record,
     )
 
 
@@ -197,7 +198,6 @@ def _task_names(data: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str |
 
 
 def _reference(methods: Mapping[str, str]) -> str:
-    """What the others are compared with: ARCH, else the last method that is not Standard."""
-    arch = [label for label, method in methods.items() if method == "arch"]
-    others = [label for label, method in methods.items() if method != STANDARD]
-    return (arch[:1] or others[-1:] or list(methods))[0]
+    """What the others are compared with: Standard, else the last method."""
+    standard = [label for label, method in methods.items() if method == STANDARD]
+    return (standard[:1] or list(methods)[-1:])[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from advreg.lab.report.gather import Run
-from advreg.records.compare import Choice, ComparedTask, score_of
+from advreg.records.compare import Choice, ComparedTask, CompareRecord, score_of
 from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
@@ -100,6 +100,7 @@ class Contest:
         reference: the label whose differences from the others are shown.
         notes: caveats for the reader.
         choices: the tuning, in a comparison.
+        compared: the record of a comparison.
         study: what was varied, in a study.
     """
 
@@ -110,6 +111,7 @@ class Contest:
     reference: str
     notes: Sequence[str] = ()
     choices: Sequence[Choice] = ()
+    compared: CompareRecord | None = None
     study: StudyRecord | None = None
 
     @property

@@ -85,17 +85,24 @@ def _metrics(found: Results) -> Table | None:
 
 def _differences(found: Results) -> Table | None:
     shown = [each for each in found.differences if each.task is not None or len(found.tasks) > 1]
-    if not shown:
+    compared = found.contest.compared
+    if not shown or (compared is not None and compared.gains):  # which have better intervals
         return None
     counts = {each.spread.count for each in shown if each.spread is not None}
     rows: dict[str, list[Cell | str]] = {}
     for each in shown:
-        row = rows.setdefault(each.baseline, [method_name(each.baseline)])
+        other = each.method if found.is_from_standard else each.baseline
+        row = rows.setdefault(other, [method_name(other)])
         row.append(difference_text(each.spread, with_count=len(counts) > 1))
     header = ["", *(task_title(found, task) for task in found.tasks)]
     header += ["Average"] if len(found.tasks) > 1 else []
     reference = method_name(found.contest.reference)
-    caption = f"{reference} minus each method, in points; {_pairing(counts)}."
+    what = (
+        f"Each method minus {reference}"
+        if found.is_from_standard
+        else f"{reference} minus each method"
+    )
+    caption = f"{what}, in points; {_pairing(counts)}."
     return Table(caption, header, list(rows.values()))
 
 
@@ -187,7 +194,7 @@ def _score_lines(found: Results) -> Iterator[list[object]]:
 def _difference_lines(found: Results) -> Iterator[list[object]]:
     for each in found.differences:
         if each.spread is not None and (each.task is not None or len(found.tasks) > 1):
-            names = [each.task or "average", found.contest.reference, "main", each.baseline]
+            names = [each.task or "average", each.method, "main", each.baseline]
             interval = each.spread.interval() or ("", "")
             figures = [each.spread.mean, each.spread.deviation, *interval, each.spread.count]
             yield ["difference", *names, *figures]

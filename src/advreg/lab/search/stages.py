@@ -205,6 +205,12 @@ class Stages:
             _move_model(source.folder, target.folder)
         yield [target for target in targets if not (target.folder / MODEL).is_dir()]
         kept = [target for target in targets if (target.folder / MODEL).is_dir()]
+        self.progress.notes += [
+            f"the best model of {task} is missing: {self._why_missing(task, targets)}; the same "
+            "command tries again"
+            for task in self.settings.tasks
+            if task not in [target.task for target in kept]
+        ]
         self.progress.best = {
             target.task: target.folder.relative_to(self.planner.folder).as_posix()
             for target in kept
@@ -212,6 +218,13 @@ class Stages:
         for contest in self.progress.contests.values():
             if first in contest.runs and not self.settings.keep_models:
                 replace(contest.runs[first].run, keep="nothing").tidy()
+
+    def _why_missing(self, task: str, targets: Sequence[PlannedRun]) -> str:
+        outcomes = [self.progress.outcomes[each.folder] for each in targets if each.task == task]
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        if errors:
+            return errors[0]
+        return "its run left no model" if outcomes else f"the first run of {self.winner} failed"
 
     @property
     def winner(self) -> str:

@@ -14,7 +14,7 @@ def score_parts(found: Results) -> list[Part]:
     """The scores of a contest."""
     first, *others = score_tables(found)
     if found.contest.has_variants:  # differences from one of many variants say little
-        others = [table for table in others if " minus each method" not in table.caption]
+        others = [table for table in others if " minus " not in table.caption]
     parts: list[Part] = [first]
     for task in found.tasks:
         parts += _figure(found, task)
