@@ -487,6 +487,8 @@ def test_controls_stay_the_same_when_the_comparison_is_resumed(
     with pytest.raises(KeyboardInterrupt):
         compare(settings, tmp_path, first)
     assert first.names[-1].startswith("files/")
+    left = Comparison.open(settings, tmp_path).left  # as the display asks while runs are made
+    assert left.jobs == 3 * 5 + 5 * 2 - len(first.names)
     record = compare(settings, tmp_path, second)
     assert set(record.controls) == {"standard-longer", "standard-ema"}
     assert not set(first.names) & set(second.names)

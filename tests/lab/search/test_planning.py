@@ -101,7 +101,7 @@ def test_the_longer_control_makes_as_many_passes_as_the_leader(home: Path, leade
         return
     (control, average) = found
     assert (average.name, average.changes) == ("standard-ema", {"files": {"weight_ema": 0.98}})
-    run = made.result(Contest("files", control.name, []), 0, control).run
+    run = made.result(Contest("files", control.name, [], control), 0).run
     assert (run.method, run.settings.epochs, run.keep) == (
         "standard",
         math.ceil(3 * passes),

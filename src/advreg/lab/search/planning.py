@@ -58,6 +58,21 @@ class PlannedRun:
         return Job(name, self.folder, self.run, self.cost)
 
 
+@dataclass(frozen=True)
+class Control:
+    """Standard with other settings, for comparison with the methods.
+
+    Args:
+        name: in folders and records.
+        title: in tables.
+        changes: settings by task.
+    """
+
+    name: str
+    title: str
+    changes: Mapping[str, Mapping[str, Any]]
+
+
 @dataclass
 class Contest:
     """One method, or one control, on one task.
@@ -65,6 +80,7 @@ class Contest:
     Args:
         task, method: which.
         points: the candidates; none without tuning.
+        control: what makes it one.
         chosen: index of the best candidate.
         problem: why none could be chosen.
         tuned: the runs of each candidate.
@@ -74,6 +90,7 @@ class Contest:
     task: str
     method: str
     points: list[Point]
+    control: Control | None = None
     chosen: int | None = None
     problem: str | None = None
     tuned: dict[int, list[PlannedRun]] = field(default_factory=dict)
@@ -88,21 +105,6 @@ class Contest:
     def point(self) -> Point:
         """The chosen candidate, or the likely one."""
         return self.points[self.chosen or 0] if self.points else {}
-
-
-@dataclass(frozen=True)
-class Control:
-    """Standard with other settings, for comparison with the methods.
-
-    Args:
-        name: in folders and records.
-        title: in tables.
-        changes: settings by task.
-    """
-
-    name: str
-    title: str
-    changes: Mapping[str, Mapping[str, Any]]
 
 
 class Planner:
@@ -158,8 +160,9 @@ class Planner:
         planned = self._planned(contest, run, self.tuning_data(contest.task, seed))
         return replace(planned, candidate=index)
 
-    def result(self, contest: Contest, seed: int, control: Control | None = None) -> PlannedRun:
+    def result(self, contest: Contest, seed: int) -> PlannedRun:
         """A run with the chosen settings; the first seed's keeps its model, which may win."""
+        control = contest.control
         method = contest.method if control is None else self.settings.reference
         settings = self.settings.settings_for(contest.task, method, contest.point)
         if control is not None:

@@ -110,11 +110,12 @@ class Stages:
             and all(each.is_ready for each in reference.values())
         ):
             self.progress.controls = self.planner.controls(self._leader(), reference)
-            names = [control.name for control in self.progress.controls]
             self.progress.control_contests = {
-                (task, name): replace(reference[task], method=name, tuned={}, runs={})
+                (task, control.name): replace(
+                    reference[task], method=control.name, control=control, tuned={}, runs={}
+                )
                 for task in settings.tasks
-                for name in names
+                for control in self.progress.controls
             }
 
     def _leader(self) -> Contest | None:
@@ -153,9 +154,8 @@ class Stages:
         in the outer loop, so that changes of the machine's load affect all methods alike.
         """
         decided = {name for name, verdict in self.progress.verdicts.items() if verdict != UNDECIDED}
-        controls = {control.name: control for control in self.progress.controls}
         return [
-            self.planner.result(contest, seed, controls.get(contest.method))
+            self.planner.result(contest, seed)
             for seed in seeds
             for contest in self.progress.rows.values()
             if contest.is_ready and seed not in contest.runs and contest.method not in decided
