@@ -57,12 +57,13 @@ def test_standard_is_the_reference_and_controls_are_rows_without_a_verdict() -> 
     (table,) = gain_tables(*compared())
     assert "method minus Standard, in points" in table.caption
     assert "2 seeds" in table.caption
+    assert "95 % confidence" in table.caption
     assert table.header == ["method", "setting", "score", "gain", "verdict", "time", "passes"]
     setting = "radius 0.5, learning_rate 0.001"  # the method's own first
     assert table.texts == [
         ["Standard", setting, "70.5 ± 0.7", "–", "reference", "1.00", "–"],
         ["ARCH", setting, "72.2 ± 0.3", "+1.7 [−0.4, +3.8]", "undecided", "1.45", "–"],
-        [CONTROL, "–", "70.8 ± 0.4", "+0.3", "–", "2.00", "–"],
+        [CONTROL, "as Standard's", "70.8 ± 0.4", "+0.3", "–", "2.00", "–"],
     ]
 
 

@@ -88,8 +88,8 @@ def _main_table(record: CompareRecord, found: Results, width: int | None) -> Tab
     rate = record.settings.get("alpha", 0.05)
     caption = (
         f"Gain of each method: method minus {method_name(record.reference)}, in points, {mean}"
-        f"paired by seed{seeds}. Intervals have {1 - rate:.0%} confidence and allow for seeds that "
-        "were added; verdicts are corrected for the number of methods (Holm). Time and forward "
+        f"paired by seed{seeds}. Intervals have {100 * (1 - rate):g} % confidence and allow for "
+        "added seeds; verdicts are corrected for the number of methods (Holm). Time and forward "
         f"passes are per training and per step; time is over {method_name(record.reference)}'s."
     )
     return Table(caption, columns, [[row[name] for name in columns] for row in rows])
@@ -137,6 +137,8 @@ def gain_text(gain: MethodGain) -> str:
 
 def _setting(record: CompareRecord, method: str) -> str:
     """The settings that the tuning chose, the method's own first."""
+    if method in record.controls:
+        return f"as {method_name(record.reference)}'s"
     chosen = [_chosen(choice) for choice in record.choices if choice.method == method]
     if not chosen or chosen[0] is None:
         return NOTHING

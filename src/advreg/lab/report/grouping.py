@@ -59,7 +59,8 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
 
 def _tuning(record: CompareRecord) -> str:
     """The number of candidates that each method was chosen from."""
-    tried = dict.fromkeys((run.method for run in record.runs), 0)
+    methods = (run.method for run in record.runs if run.method not in record.controls)
+    tried = dict.fromkeys(methods, 0)
     for choice in record.choices:
         tried[choice.method] = max(tried.get(choice.method, 0), len(choice.candidates))
     most = max(tried.values(), default=0)
