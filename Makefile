@@ -35,7 +35,7 @@ train: setup ## train with the default settings (ARGS="…" for others)
 	$(BIN)/advreg train $(ARGS)
 
 test: setup ## run the tests that need neither patience nor a GPU
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 slow: setup ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

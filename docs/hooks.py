@@ -18,7 +18,10 @@ from typing import Any, get_args
 from latex2mathml.converter import convert
 
 from advreg.core.coerce import type_text
+from advreg.core.options import options_of
+from advreg.lab.kinds.language.settings import LanguageSettings
 from advreg.lab.kinds.translation.corpora import CORPORA
+from advreg.lab.runs.settings import RunSettings
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import create, describe, preset, registry
 from advreg.methods.presets import Preset
@@ -95,11 +98,21 @@ def corpora() -> str:
 
 
 def translation_settings() -> str:
-    """What can be said of a translation run, but for the options of methods."""
+    """The settings of a translation run, without the options of methods."""
+    return _settings(TranslationSettings)
+
+
+def language_settings() -> str:
+    """The settings of a run of language modelling, without the options of methods."""
+    return _settings(LanguageSettings)
+
+
+def _settings(kind: type[RunSettings]) -> str:
+    shared = {each.name: each.help for each in options_of(RunSettings)}
     lines = [["setting", "default", "meaning"]]
-    for field in dataclasses.fields(TranslationSettings):
-        usual = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
-        lines.append([_code(field.name), _usual(usual), field.metadata["help"]])
+    for each in options_of(kind):
+        default = None if each.default is dataclasses.MISSING else each.default
+        lines.append([_code(each.name), _usual(default), each.help or shared[each.name]])
     return _table(lines)
 
 
@@ -128,7 +141,7 @@ def page_of(method: str) -> str:
 
 FILLERS: dict[str, Callable[..., str]] = {
     filler.__name__: filler
-    for filler in (options, passes, part, corpora, translation_settings, section)
+    for filler in (options, passes, part, corpora, translation_settings, language_settings, section)
 }
 
 

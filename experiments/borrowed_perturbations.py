@@ -1,14 +1,14 @@
-"""What a borrowed perturbation does to a trained translator, and whether it matters whose it is.
+"""The effect of a borrowed perturbation on a trained translator, and of the choice of neighbours.
 
     python experiments/borrowed_perturbations.py results/translation/borrowed.jsonl RUN --earlier RUN/checkpoint-816 \
         --commit $(git rev-parse HEAD)
 
-RUN is the folder of a translation run with its record and its model. A tenth of the training pairs are cached, as ARCH
-does it, with the perturbations that its ascent finds for the trained model. Pairs that are not cached then borrow from
-their neighbours, found by the embeddings the model had before training, by those it has now, or at random. For each way
-to get a perturbation: its size, and how far it moves the predictions, KL(f(x) ‖ f(x+δ)) a target token, dropout off;
-beside it how far they move with other dropout masks and no perturbation. With earlier checkpoints, also what
-perturbations that were found then still do. Appends one line to OUT.
+RUN is the folder of a translation run with its record and its model. As in ARCH, a tenth of the training pairs
+is cached, with the perturbations that the ascent finds for the trained model. The other pairs borrow from their
+neighbours, found by the embeddings before training, by the current ones, or at random. For each kind of
+perturbation, the output has its size and its effect on the predictions, KL(f(x) ‖ f(x+δ)) per target token without
+dropout. For comparison, it has the effect of different dropout masks without a perturbation. With earlier
+checkpoints, it also has the effect of perturbations that were found then. Appends one line to OUT.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Effect:
 
 
 def facts_of(effects: Mapping[str, Effect]) -> dict[str, Any]:
-    """All ways; a neighbour's perturbation beside a random neighbour's."""
+    """All ways; a neighbour's perturbation is compared with a random neighbour's."""
     bases = {name: effects.get(f"{name.partition(': ')[0]}: {RANDOM}") for name in effects}
     return {
         name: effect.facts(None if bases[name] is effect else bases[name])

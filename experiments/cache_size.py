@@ -1,11 +1,11 @@
-"""What a cache takes for a data set of WMT'16 size, by fraction and precision.
+"""The size of a cache for a data set of WMT'16 size, by fraction and precision.
 
     python experiments/cache_size.py results/cost/cache-size.jsonl --commit $(git rev-parse HEAD)
 
 Lengths are log-normal with the stated mean and standard deviation, cut to 1–256 tokens, for source and target alike.
-WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words, Luong et al. 2015), which 32k joint
-subwords make some 29 tokens. The bytes are those of rows and means as `advreg.memory.cache.cache_bytes` counts them; a
-test holds that to what a cache really allocates.
+WMT'16 English–German has 4.5 M pairs of 26 and 24 words (116 M and 110 M words, Luong et al. 2015), which are
+about 29 tokens with 32k joint subwords. The bytes are for rows and means as `advreg.memory.cache.cache_bytes` counts them; a
+test compares this with the real allocation of a cache.
 """
 
 from __future__ import annotations

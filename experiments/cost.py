@@ -1,8 +1,8 @@
-"""Every measurement behind docs/results/cost.md, as commands; run on one GPU with nothing else on it.
+"""The commands of every measurement in docs/results/cost.md, to run on one otherwise idle GPU.
 
     python experiments/cost.py results/cost --commit $(git rev-parse HEAD) [NAME …]
 
-Without names all of them are run, one after the other; a record that is there already is not measured again.
+Without names, all of them run in sequence; existing records are not measured again.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def tier(name: str) -> str:
 
 
 class Records:
-    """The records there are; figures of those that are not there are left out of the page."""
+    """The existing records; the page omits figures of missing ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -147,7 +147,7 @@ def short_run(panel: Panel) -> Spread:
 
 
 def median(panel: Panel, name: str) -> str:
-    """Of a row's ratio, or of a whole run's."""
+    """The ratio of a row or of a whole run as text."""
     spreads = {run.name: run.to_standard for run in panel.whole} | {
         row.name: row.ratio for row in panel.rows
     }
@@ -260,7 +260,7 @@ AIMS = (
 
 
 def bars(found: Records) -> str:
-    """What was aimed at, and what was measured."""
+    """Each target and the measurement."""
     measured = [
         (what, most, found.ratio(mine, theirs, *names)) for what, most, mine, theirs, names in AIMS
     ]
@@ -278,12 +278,11 @@ def bars(found: Records) -> str:
         + search_bars(found)
     )
     return (
-        "## What was aimed at\n\nThe Trainer, ARCH and R3F at 32 × 64 are of the last measurement "
-        "alone, after they "
-        "were made faster; earlier ones are kept in `earlier`. The size of the data set was "
-        "measured twice, and all "
-        "rounds count together. The commit of every record stands at the end.\n\n"
-        + table(["what", "aim", "measured"], body)
+        "## Targets and results\n\nFor the Trainer, ARCH and R3F at 32 × 64, only the latest "
+        "measurement counts, made after they became faster; earlier ones are in `earlier`. "
+        "The size of the data set was measured twice, and all rounds count together. "
+        "The last table on this page has the commit of every record.\n\n"
+        + table(["measure", "target", "measured"], body)
     )
 
 
@@ -312,7 +311,7 @@ def compiled_bar(found: Records) -> list[list[str]]:
 
 
 def size_bar(found: Records) -> list[list[str]]:
-    """The reuse step of a large data set against that of a small one."""
+    """The reuse step of a large data set relative to a small one."""
     row = "arch (cache_device=device), reuse, {:,} samples"
     spreads = [
         (size, found.ratio(row.format(size), row.format(10_000), *SIZES))
@@ -359,10 +358,10 @@ def whole(found: Records) -> str:
     tokens = panel.batch * panel.tokens
     return (
         f"## A whole run\n\nTransformer-base, {panel.batch} × {panel.tokens} = {tokens:,} target "
-        "tokens a step, "
+        "tokens per step, "
         f"{record.settings['epochs']} epochs, a refresh every {record.settings['refresh_every']}, "
         "S = 3, p = 10 %. "
-        "The paper: ARCH takes 0.30 of SMART's time.\n\n"
+        "In the paper, ARCH takes 0.30 of SMART's time.\n\n"
         + table(["method", "× Standard", "× SMART"], body)
         + "\n\n`share_last_pass` and `refresh=sweep` departed from the paper and have been removed."
     )
@@ -451,11 +450,10 @@ def sizes(found: Records) -> str:
     ]
     about = lines[0]
     return (
-        f"## What the cache takes\n\n{about['pairs'] / 1e6:g} M sentence pairs, {about['width']} "
-        "wide, lengths "
-        f"log-normal with mean {about['mean_length']:g} and standard deviation "
-        f"{about['sd_length']:g} on both sides "
-        "(WMT'16 English–German in 32k subwords, nearly), rows and means:\n\n"
+        f"## Size of the cache\n\nRows and means for {about['pairs'] / 1e6:g} M sentence pairs of "
+        f"width {about['width']}. Lengths are log-normal with mean {about['mean_length']:g} and "
+        f"standard deviation {about['sd_length']:g} on both sides, close to WMT'16 "
+        "English–German in 32k subwords:\n\n"
         + table(["cached", *dtypes], body)
         + f"\n\n{WMT.strip()}"
     )
@@ -469,7 +467,9 @@ COLUMNS = {
     ("arch, refresh", "old"): "ARCH, refresh",
 }
 UNDECIDED = 0.1  # an interval that is wider does not tell whether an aim is met
-UNDECIDED_TEXT = "Here the rounds differ too much for the aims: some intervals are wider than 0.1."
+UNDECIDED_TEXT = (
+    "The rounds vary too much here to decide the targets: some intervals are wider than 0.1."
+)
 COMPILED_PARTS = {"eager": "nothing", "layers": "the layers", "whole": "the model"}
 
 
@@ -552,70 +552,86 @@ def provenance(found: Records) -> str:
 TRAINERS = """
 ## Steps of the Trainer, commit against commit
 
-Steps of the whole Trainer, with what it does between them, before and after it took the task loss from its own
-`compute_loss`. `experiments/trainer_steps.py` trains with both versions, each in a process of its own, and they take
-turns (A B B A). A ratio is taken within a round; in brackets is the 95 % confidence interval of the median. On the CPU
-the time is that of the process, in one thread. The aim is at most 1.03 for R3F and ARCH's reuse step, 1.02 for their
-peak memory, and 1.01 for Standard against the stock Trainer.
+The tables compare steps of the whole Trainer, including its work between steps, before and after a
+change: the Trainer now takes the task loss from its own `compute_loss`.
+`experiments/trainer_steps.py` trains with both versions in separate processes, which alternate (A B
+B A). A ratio is taken within a round; in brackets is the 95 % confidence interval of the median. On
+the CPU the time is process time in one thread. The targets are at most 1.03 for R3F and ARCH's
+reuse step, 1.02 for their peak memory, and 1.01 for Standard against the stock Trainer.
 
-On a GPU a step at 32 × 64 waits for the host, whose speed changes by a third from round to round. `57f8fc4` set the
-mode of every module again at each step; since `3bc614d` that is done only where a module has left it.
+On a GPU a step at 32 × 64 waits for the host, whose speed varies by a third between rounds.
+`57f8fc4` set the mode of every module again at each step; since `3bc614d` only modules whose mode
+has changed are reset.
 """
 
 TITLE = """
 # What it costs
 
-Generated by `experiments/cost_page.py` from the records in `results/cost`; every figure can be recomputed from them,
-and `experiments/cost.py` holds the commands. Times are medians over rounds in which all contenders take turns on one
-model; a ratio is taken within a round, and its quartiles are in brackets.
+At typical fine-tuning batch sizes (32 × 64 tokens), a reuse step of ARCH costs a few per cent more
+than a Standard step. With large batches (256 × 128) it costs nearly twice as much. FreeLB costs
+nearly three times a Standard step; SMART and ARCH's refresh steps cost about four times as much.
+Standard is always the cheapest, followed by R3F and ARCH's reuse step, then FreeLB and SMART.
+
+This page is generated by `experiments/cost_page.py` from the records in `results/cost`, from which
+every figure can be recomputed. `experiments/cost.py` holds the commands. Times are medians over
+rounds in which all methods alternate on one model; a ratio is taken within a round, and its
+quartiles are in brackets.
 """
 
 UNCLEAN = """
-**The code of some records is not certain**, since their trees had uncommitted changes: {records}. The records of a step
-at 32 × 64 whose trees had none are older (in `earlier`, before the reuse step was made faster): {steps}.
+**The code of some records is not certain**, since their trees had uncommitted changes: {records}.
+Step records at 32 × 64 from clean trees are older (in `earlier`, before the reuse step was made
+faster): {steps}.
 """
 
 COMPILED = """
-Compiling takes about a third off every step, and as much off ARCH's as off Standard's: with it the reuse step costs
-what the Standard step costs, within the noise. The first steps take a minute or more, once per method and shape.
+Compiling saves about a third of every step, for ARCH as well as for Standard. When both are
+compiled, the reuse step costs the same as the Standard step within the noise. The first steps take
+a minute or more, once per method and shape.
 """
 
 CUDA_GRAPHS = """
-`--compile-mode reduce-overhead` replays a step as one CUDA graph, where shapes repeat (`pad_to_multiple_of` and few
-buckets). What is launch-bound wins most: a Standard step of MiniLM takes less than a quarter of its eager time. ARCH's
-reuse step wins nearly as much in absolute terms, and its ratio rises, because Standard is left with arithmetic alone
-while the look-up of δ, its checks and the penalty stay outside the graph. It is off by default: sizes that vary would
-be captured anew each time. With torch 2.11 it was not stable either: in a study of 69 runs that shared a GPU, six ended
-in an assertion inside torch, and translation crashed in a compiled backward pass.
+`--compile-mode reduce-overhead` replays a step as one CUDA graph when shapes repeat
+(`pad_to_multiple_of` and few buckets). Launch-bound models gain most: a Standard step of MiniLM
+takes less than a quarter of its eager time. ARCH's reuse step gains nearly as much in absolute
+terms. Its ratio rises, because only arithmetic remains of the Standard step, while the lookup of δ,
+its checks and the penalty stay outside the graph. The mode is off by default, since every new size
+would be captured again. With torch 2.11 it was also unstable: in a study of 69 runs that shared a
+GPU, six ended in an assertion inside torch, and translation crashed in a compiled backward pass.
 """
 
 WMT = """
-The paper speaks of about 100 GB for all samples. The aim was 6 GB for a tenth in int8, which would be 25 tokens a pair.
-At 58 tokens of 512 bytes each, and a scale, it cannot be met: even 4 bits take more. Since no record showed a gain from
-int8 and int4, they were removed; the 1 % that the paper finds nearly as good as all stays below 6 GB in any precision.
-`cache_device="auto"` puts what does not fit
-beside the model into host memory, and what does not fit there into a mapped file.
+The paper states about 100 GB for all samples. The target was 6 GB for a tenth in int8, which would
+be 25 tokens per pair. With 58 tokens of 512 bytes each, plus a scale, the target cannot be met:
+even 4 bits take more. Since no record showed a gain from int8 and int4, both were removed. The 1 %
+that the paper finds nearly as good as all stays below 6 GB in any precision. `cache_device="auto"`
+puts a cache that does not fit on the GPU into host memory, and one that does not fit there into a
+mapped file.
 """
 
 READING = """
 ## How to read it
 
-At the batch sizes people fine-tune with, a step of BERT-base is bound by launching kernels, not by arithmetic: the
-doubled batch takes hardly longer, so ARCH's reuse step costs a few per cent where the arithmetic says twice. With
-256 × 128 tokens the GPU is busy, and the arithmetic is nearly right. A launch-bound step depends on the mood of the
-host's CPU: from round to round Standard itself moves by ten per cent, so the second digit of a ratio at 32 × 64 is not
-certain. The order is certain in both regimes: Standard, then R3F and ARCH's reuse, then FreeLB and SMART.
+At typical fine-tuning batch sizes, a step of BERT-base is limited by kernel launches, not by
+arithmetic. The doubled batch takes hardly longer, so ARCH's reuse step costs a few per cent more
+instead of twice as much. With 256 × 128 tokens the GPU is busy, and the arithmetic estimate is
+nearly right. Launch-bound step times vary with the load of the host's CPU: between rounds Standard
+itself varies by ten per cent, so the second digit of a ratio at 32 × 64 is not certain. The order
+is certain in both regimes: Standard, then R3F and ARCH's reuse, then FreeLB and SMART.
 
-Translation pays for the penalty over a vocabulary of 32,000 as well, which doubling the batch alone does not show.
-A refresh takes more than its arithmetic where the GPU is busy: the gradient towards δ alone saves the products for the
-weights' gradients, but not the memory traffic of the rest.
+Translation also pays for the penalty over a vocabulary of 32,000, which the doubled batch alone
+does not show. When the GPU is busy, a refresh takes longer than the arithmetic suggests: computing
+only the gradient of δ saves the products for the weight gradients, but not the rest of the memory
+traffic.
 
-Not reached: the size of the int8 cache, see above. At earlier commits the Trainer stood at {trainer} of the stock one,
-ARCH's reuse step at {reuse} of Standard's and at {r3f} of R3F's (the records in `earlier`, all rounds together): the
-Trainer waited for the GPU twice an update, to see whether loss and gradient are finite, where the stock one waits once,
-counted parameters and walked modules at each step, and the look-up of δ launched more operations. The quartiles are as
-wide as the differences spoken of here, so a single run of the bench may come out on the other side of an aim. Since
-then a refresh waits for the GPU less often, which is to be measured.
+The target for the size of the int8 cache was missed (see above). At earlier commits the Trainer
+took {trainer} of the stock Trainer's time, and ARCH's reuse step {reuse} of Standard's and {r3f} of
+R3F's (the records in `earlier`, all rounds together). There were three reasons. The Trainer waited
+for the GPU twice per update to check that loss and gradient are finite, where the stock one waits
+once. It counted parameters and walked modules at each step. The lookup of δ launched more
+operations. The quartiles are as wide as the differences discussed here, so a single run of the
+bench may fall on the other side of a target. Since then a refresh waits for the GPU less often;
+this has not been measured yet.
 """
 
 

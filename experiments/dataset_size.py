@@ -1,9 +1,9 @@
-"""Does a step take longer when the data set is larger? ARCH's reuse step for several sizes, interleaved on one model.
+"""Time of ARCH's reuse step for data sets of several sizes, interleaved on one model.
 
     python experiments/dataset_size.py results/cost/dataset_size.json --commit $(git rev-parse HEAD) \\
         --model bert-base --shape 32x64 --precision bf16 --samples 10000 100000 1000000
 
-The record is that of `advreg bench`; each ARCH row names its number of samples. A cache of a million samples at 64
+The record is a record of `advreg bench`; each ARCH row names its number of samples. A cache of a million samples at 64
 tokens and a fraction of 0.1 takes 20 GB in float32, so --options picks another dtype if the GPU is smaller.
 """
 

@@ -21,12 +21,11 @@ from advreg.records.run import RunRecord
 def keep(
     about: str, page: Path, text: str, draw: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Write a page and its pictures; asked to ``--check``, say instead which of them are not up to
-    date.
+    """Write a page and its pictures; with ``--check``, name outdated ones instead.
 
     Args:
         about: what ``--help`` says.
-        page: its file; pictures lie beside it.
+        page: its file; pictures are saved next to it.
         text: what it should say.
         draw: writes all pictures into a folder.
     """
@@ -60,7 +59,7 @@ def _content(path: Path) -> bytes | None:
 def logged_mean(
     runs: Mapping[Any, RunRecord], task: str, method: str, name: str, last: bool = False
 ) -> float:
-    """The mean of all that was logged by a name, or of the last epoch's; nan if there is none."""
+    """The mean of the logged values of a name, or of the last epoch's; nan if there is none."""
     lines = [
         line[name]
         for (of, mine, _), run in runs.items()

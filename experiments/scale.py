@@ -1,12 +1,12 @@
-"""What a run with many processes costs beside the training: sampler, bookkeeping of the cache, redealing, neighbours.
+"""The costs of a run with many processes, without the training: sampler, cache tables, resharding, neighbours.
 
     python experiments/scale.py --out results/scale.json --commit $(git rev-parse HEAD) --data DATA
 
-Each part runs in a process of its own with one thread, whose peak memory is recorded; seconds are those of the CPU, so
-that other work on the machine does not count. Nothing is trained: what is measured is what grows with the number of
-samples. Rows of the simulated cache are short, since bookkeeping does not see them; what real
-rows take is arithmetic (`experiments/cache_size.py`, `docs/scale.md`). DATA is a folder of known tasks, of which the
-sentences of one are taken for the neighbours; their word vectors are drawn from N(0, I), as a new model's are.
+Each part runs in a separate process with one thread, and its peak memory is recorded. Times are CPU seconds, so
+that other work on the machine does not count. Nothing is trained: the script measures costs that grow with the number of
+samples. Rows of the simulated cache are short, since bookkeeping does not depend on them; the size of real
+rows is arithmetic (`experiments/cache_size.py`, `docs/scale.md`). DATA is a folder of known tasks; the neighbours use the
+sentences of one of them, with word vectors drawn from N(0, I), as in a new model.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Steps of the Trainer at two commits, side by side: time and peak memory, round by round.
+"""Steps of the Trainer at two commits, in alternation: time and peak memory, round by round.
 
     python experiments/trainer_steps.py pack carry OLD NEW            # both commits' src, for a machine without git
     python experiments/trainer_steps.py measure OLD NEW --device cpu --out results/trainer-steps/cpu.json
     python experiments/trainer_steps.py profile OLD NEW --only bert-tiny/eager/r3f
 
-OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree trains in a process of
-its own (`trainer_steps_worker.py`), and so does the stock Trainer, which Standard is compared with. The processes take
-turns, in each round in the opposite order to the round before: A B B A. A ratio is taken within a round. Every
-comparison is repeated with new trainers, since a process may be lucky with where its memory lies.
+OLD and NEW are commits, checkouts, or folders that `pack` made (carry/old, carry/new). Each tree trains in a separate
+process (`trainer_steps_worker.py`), and so does the stock Trainer, for comparison with Standard. The processes
+alternate, and each round reverses the order of the previous one: A B B A. A ratio is taken within a round. Every
+comparison is repeated with new trainers, since the memory layout of a process affects its speed.
 
-On the CPU the time is that of the process, in one thread, so other work on the machine hardly counts, and glibc is kept
-from giving memory back after each step: whether it can depends on where in the heap a few bytes happen to lie, and
+On the CPU the time is process time in one thread, so other work on the machine hardly counts. glibc must not
+return memory after each step: whether it can depends on the position of a few bytes in the heap, and
 faulting the pages in again costs a small model several per cent of a step. Page faults are recorded.
 """
 
@@ -203,7 +203,7 @@ class Ratio:
 
     @classmethod
     def of(cls, mine: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """From order statistics, whatever the distribution: P(x₍ₖ₎ ≤ median ≤ x₍ₙ₊₁₋ₖ₎) = 1 − 2
+        """From order statistics, for any distribution: P(x₍ₖ₎ ≤ median ≤ x₍ₙ₊₁₋ₖ₎) = 1 − 2
         P(Bin(n, ½) < k).
 
         Example:
@@ -227,12 +227,12 @@ def _rank(count: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Of one workload, mode and method: ours against another trainer, all repeats together.
+    """The comparison of one workload, mode and method with another trainer, over all repeats.
 
     Args:
         ms: milliseconds of our step, and of theirs.
         time: the ratio of the steps' time.
-        memory: that of the peaks, the largest of all repeats.
+        memory: ratio of the peaks, the largest of all repeats.
     """
 
     workload: str
@@ -282,7 +282,7 @@ def _memory(heats: Sequence[Heat], against: str) -> float | None:
 
 
 def pack(folder: Path, commits: dict[str, str]) -> None:
-    """Each commit's ``src`` in a folder of its own, with the commit's name."""
+    """Each commit's ``src`` in a folder with the commit's name."""
     for name, commit in commits.items():
         place = folder / name
         place.mkdir(parents=True)

@@ -142,7 +142,7 @@ class Rounds(TrainerCallback):
         if self.seen != 1:
             return
         gc.collect()
-        gc.disable()  # or it would fall on whoever's turn it is
+        gc.disable()  # or it would count for the current contender
         if self.profiler is not None:
             self.profiler.enable()
         self.begun = self.now()

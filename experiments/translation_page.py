@@ -99,14 +99,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown(Table("", header, rows))
 
 
-# ---- what was aimed at
+# ---- targets
 
 
 def aims(found: Records) -> str:
-    """Each aim beside what was measured."""
+    """Each target and the measurement."""
     body = [row for bench in found.benches.values() for row in time_aims(bench)]
     body += [*speed_aims(found), *decoding_aims(found)]
-    return f"## What was aimed at\n\n{table(['what', 'aim', 'measured'], body)}" if body else ""
+    return (
+        f"## Targets and results\n\n{table(['measure', 'target', 'measured'], body)}"
+        if body
+        else ""
+    )
 
 
 def time_aims(bench: BenchRecord) -> list[list[str]]:
@@ -149,7 +153,7 @@ def speed_aims(found: Records) -> list[list[str]]:
     last = {tuple(map(line.get, sizes)): line for line in speed_lines(found)}
     return [
         [
-            f"trainer / bare loop, target tokens a second, {about_batches(line)}",
+            f"trainer / bare loop, target tokens per second, {about_batches(line)}",
             "≥ 0.95",
             shares(line),
         ]
@@ -194,14 +198,14 @@ def comparison(compared: Compared, benches: Mapping[str, BenchRecord]) -> str:
 
 
 def about(compared: Compared) -> str:
-    """What all runs share."""
+    """The settings that all runs share."""
     values = {name: compared.settings(name) for name in SHARED}
     told = ", ".join(
         f"{name} {value}"
         for name, (value, *more) in values.items()
         if value is not None and not more
     )
-    return f"What all runs share: {told}."
+    return f"Shared settings: {told}."
 
 
 def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) -> str:
@@ -227,7 +231,7 @@ def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) ->
     header = [
         "",
         *map(metric_name, metrics),
-        "passes a step",
+        "passes per step",
         "time, × Standard",
         *(["paper"] if paper else []),
     ]
@@ -235,7 +239,7 @@ def scores(compared: Compared, task: str, benches: Mapping[str, BenchRecord]) ->
 
 
 def cost(run: RunRecord, benches: Mapping[str, BenchRecord]) -> list[str]:
-    """Forward and backward passes of a run's step on average; its whole schedule beside Standard's
+    """Forward and backward passes of a run's step on average; its whole schedule relative to Standard's
     in a bench.
     """
     passes = " + ".join(f"{run.outcome.passes[kind]:.3g}" for kind in ("forward", "backward"))
@@ -268,14 +272,14 @@ def how_scored(run: RunRecord, metrics: Iterable[str], own: Sequence[str]) -> st
 
 
 def schedules(found: Records) -> str:
-    """Runs that stand for themselves: how long and how fast they learned, and where that led."""
+    """Single runs: their length, learning rate and scores."""
     runs = load_all(found.folder, "schedules/*/record.json")
     if not runs:
         return ""
     header = [
         "",
         "epochs",
-        "tokens an update",
+        "tokens per update",
         "updates",
         "learning rate",
         metric_name(METRICS[0]),
@@ -372,7 +376,7 @@ def rounds_of(
 
 
 def norms(found: Records) -> str:
-    """How much the gradient's norm varies, beside SMART's; after the warm-up, in which it falls
+    """The variance of the gradient's norm, relative to SMART's; after the warm-up, in which it falls
     whatever the method.
     """
     columns = [
@@ -397,9 +401,9 @@ def norms(found: Records) -> str:
 
 
 def variance(compared: Compared, task: str, method: str) -> float | None:
-    """Of the norms logged after the warm-up, mean over seeds."""
-    drawn = curve(method, compared.of(task, method).values(), settled=True)
-    return statistics.fmean(drawn.variances) if drawn is not None and drawn.variances else None
+    """The variance of the norms logged after the warm-up, mean over seeds."""
+    drawn = curve(list(compared.of(task, method).values()), settled=True)
+    return statistics.fmean(drawn.variances) if drawn.variances else None
 
 
 def against(value: float | None, base: float | None) -> str:
@@ -473,8 +477,8 @@ def borrowed(found: Records) -> str:
         header = [
             "δ",
             "‖δ‖",
-            "1000 KL a token",
-            "of what masks do",
+            "1000 KL per token",
+            "share of the masks' effect",
             "1000 KL, minus a random neighbour's",
         ]
         parts.append(f"{about_model(line)}\n\n{table(header, rows)}")
@@ -503,7 +507,7 @@ def about_model(line: Mapping[str, Any]) -> str:
 
 
 def studies(folder: Path) -> list[str]:
-    """The tables of the studies there are, as they are."""
+    """The tables of the existing studies, unchanged."""
     there = {name: text for name, text in STUDIES.items() if (folder / name / STUDY_FILE).is_file()}
     return [
         f"{text.strip()}\n\n{study_to_markdown(findings(load_study(folder / name)))}"
@@ -549,7 +553,7 @@ def speed_lines(found: Records) -> list[Mapping[str, Any]]:
 
 def about_batches(line: Mapping[str, Any]) -> str:
     task = task_name(line["task"])
-    each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} an update"
+    each = f"{line['max_tokens']:,} tokens × {line['batches_per_update']} per update"
     widths = f", widths of {line['round_lengths']}" if line.get("round_lengths", 1) > 1 else ""
     widths += ", made by a worker" if line.get("workers") else ""
     return f"{task}, {line['model']}, {line['precision']}, {each}{widths}{line.get('how', '')} ({line['commit'][:7]})"
@@ -561,7 +565,7 @@ def shares(line: Mapping[str, Any]) -> str:
 
 
 def attention(found: Records) -> str:
-    """Removed kernels of attention over short rows beside PyTorch's: time on the GPU, and time of
+    """Removed kernels of attention over short rows and PyTorch's: time on the GPU, and time of
     calls from the host.
     """
     lines = found.lines("attention.jsonl")
@@ -576,7 +580,7 @@ def attention(found: Records) -> str:
             for kind in ("padded", "causal")
         ]
         header = [
-            "tokens of a row",
+            "tokens per row",
             *(f"{told}, {way}" for told in ATTENTION.values() for way in KERNELS.values()),
         ]
         what = (
@@ -607,7 +611,7 @@ def decoding(found: Records) -> str:
         ]
         header = [
             "order of the lines",
-            "tokens a batch",
+            "tokens per batch",
             "s",
             *map(metric_name, names),
             "lines that differ",
@@ -636,7 +640,7 @@ def provenance(lines: Sequence[Mapping[str, Any]]) -> str:
     made = dict.fromkeys(
         f"- commit {line['commit'][:7]}, {line['device']}: `{line['command']}`" for line in lines
     )
-    return "\n".join(["Made by:", "", *made])
+    return "\n".join(["Commits and commands:", "", *made])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The records behind docs/results/translation.md: comparisons, of which several may be one, and the
-benches.
+"""The records for docs/results/translation.md: benches and comparisons; several comparisons may be
+parts of one.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Compared:
 
     @property
     def tasks(self) -> list[str]:
-        """Those that have a finished run."""
+        """The methods that have a finished run."""
         return [
             task.name for task in self.record.tasks if any(key[0] == task.name for key in self.runs)
         ]
 
     def methods(self, task: str) -> list[str]:
-        """Those that have a finished run on a task, in the order of tables."""
+        """The methods that have a finished run on a task, in the order of tables."""
         return sorted({key[1] for key in self.runs if key[0] == task}, key=method_order)
 
     def of(self, task: str, method: str) -> dict[int, RunRecord]:
@@ -84,7 +84,7 @@ class Compared:
         return json.dumps({**decisive(self.record.tasks[0].settings), **own}, sort_keys=True)
 
     def settings(self, name: str, task: str | None = None) -> set[Any]:
-        """The values that a setting has in its runs, or in those of a task."""
+        """The values of a setting in its runs, or in the runs of a task."""
         return {
             run.training.more.get(name)
             for (of, _, _), run in self.runs.items()
@@ -92,7 +92,7 @@ class Compared:
         }
 
     def named(self, task: str, run: RunRecord) -> str:
-        """A run's method, and what is its own among those of its task."""
+        """A run's method, and the settings that distinguish it within its task."""
         own = [
             f"{name} {run.training.more[name]}"
             for name in SHARED
@@ -101,7 +101,7 @@ class Compared:
         return ", ".join([method_name(run.method.name), *own])
 
     def own_of(self, task: str) -> list[str]:
-        """What all runs of a task share, and those of other tasks do not."""
+        """The settings that all runs of a task share, but not runs of other tasks."""
         values = {
             name: self.settings(name, task) for name in SHARED if len(self.settings(name)) > 1
         }

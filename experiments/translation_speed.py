@@ -1,12 +1,12 @@
-"""Training speed of translation in target tokens a second: our trainer with Standard beside a bare PyTorch loop.
+"""Training speed of translation in target tokens per second: our trainer with Standard and a bare PyTorch loop.
 
     python experiments/translation_speed.py results/translation/speed.jsonl --task multi30k-en-de \
         --model transformer-base --precision bf16 --max-tokens 8192 32768 --compile layers whole \
         --commit $(git rev-parse HEAD)
 
-Both train the same model on the same batches, data loading included, in turns; the first updates of a turn are not
-timed. With ``--compile`` both take further turns, with compiled layers or with the model compiled as a whole, of which
-the first epoch is not timed: every shape of a batch was seen then. Each line of OUT is one size of batch, its widths
+Both alternate with the same model on the same batches, including data loading; the first updates of a turn are not
+timed. With ``--compile`` both take further turns, with compiled layers or with the model compiled as a whole. Their
+first epoch, in which every batch shape occurs, is not timed. Each line of OUT is one batch size, with widths
 rounded up to a multiple.
 """
 
@@ -59,7 +59,7 @@ class Turn:
 
     Args:
         job: a run of Standard.
-        updates: those that are timed.
+        updates: the timed ones.
         compiled: what torch.compile takes: ``layers``, ``whole`` or ``nothing``.
     """
 
@@ -69,7 +69,7 @@ class Turn:
 
     @cached_property
     def warmup(self) -> int:
-        """Updates before those that are timed."""
+        """Updates before the timed ones."""
         epoch = -(-len(self.job.batches()) // self.accumulated)
         return WARMUP + (epoch if self.compiled != "nothing" else 0)
 
@@ -155,7 +155,7 @@ def accumulated(batches: Iterator[dict[str, Any]], count: int) -> Iterator[list[
 class CountingTrainer(TranslationTrainer):
     """Ours, that keeps the number of target tokens of each update, where it is: on the device.
 
-    The last update of an epoch has fewer batches than the others; the loop, which knows of no epochs, has as many.
+    The last update of an epoch has fewer batches than the others; the loop, which has no epochs, does not.
     """
 
     def __init__(self, job: TranslationJob) -> None:

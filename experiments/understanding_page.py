@@ -94,7 +94,7 @@ def about(record: CompareRecord, runs: Runs) -> str:
         else ""
     )
     return (
-        f"What all runs share: {settings}; batches of like length. {tuned}"
+        f"Shared settings: {settings}; batches grouped by length. {tuned}"
         f"{commits_of(runs.values())}, {device}, torch {environment['packages']['torch']}; "
         f"`advreg {' '.join(environment['arguments'])}`."
     )
@@ -126,23 +126,20 @@ def dropout_of(run: RunRecord) -> float:
 
 
 def paper(folder: Path) -> str:
-    """ARCH's gain over Standard beside the paper's."""
+    """ARCH's gain over Standard and the paper's."""
     record, runs = read(folder)
     found, dropout = results(record, runs), dropouts_of(runs)
     rows = []
-    for difference in found.differences:
-        if (
-            difference.baseline != "standard"
-            or difference.task not in PAPER_GAINS
-            or difference.spread is None
-        ):
+    for task in found.tasks:
+        spread = found.difference(task, "arch", "standard")
+        if task not in PAPER_GAINS or spread is None:
             continue
-        gain = f"{difference.spread.mean:+.1f}".replace("-", "−")
-        mine, theirs = (dropout[difference.task, method] for method in ("arch", "standard"))
+        gain = f"{spread.mean:+.1f}".replace("-", "−")
+        mine, theirs = (dropout[task, method] for method in ("arch", "standard"))
         rows.append(
             [
-                task_name(difference.task),
-                f"+{PAPER_GAINS[difference.task]:.1f}",
+                task_name(task),
+                f"+{PAPER_GAINS[task]:.1f}",
                 gain,
                 f"{mine:g}, {theirs:g}",
             ]
@@ -152,7 +149,7 @@ def paper(folder: Path) -> str:
         ["", "paper, BERT-base", f"here, {folder.name}", "encoder's dropout here: ARCH, Standard"],
         rows,
     )
-    return f"### ARCH minus Standard, beside the paper\n\n{markdown(sheet)}" if rows else ""
+    return f"### ARCH minus Standard, compared with the paper\n\n{markdown(sheet)}" if rows else ""
 
 
 def equal_dropout(compared: Path, studied: Path) -> str:
@@ -232,7 +229,7 @@ def strength(folder: Path) -> str:
     record, runs = read(folder)
     if any(
         choice.candidates for choice in record.choices
-    ):  # each method has a weight and a dropout of its own
+    ):  # weight and dropout differ between methods
         return ""
     rows = []
     for task in (each.name for each in record.tasks):
@@ -254,7 +251,7 @@ def strength(folder: Path) -> str:
     header = ["", *(f"{method_name(name)}: penalty / task loss" for name in PENALISED)]
     header += [f"{method_name(name)}'s / R3F's, last epoch" for name in PENALISED[1:]]
     header += ["ARCH: ‖δ‖ / ε, last epoch", "task loss, last epoch: FreeAT's / Standard's"]
-    return f"### How strong the penalty was\n\nAs logged, over all seeds.\n\n{markdown(Table('', header, rows))}"
+    return f"### Strength of the penalty\n\nLogged values, over all seeds.\n\n{markdown(Table('', header, rows))}"
 
 
 # Zuo et al. 2021, tb:anli: rounds 1 to 3 and all of them, BERT-base
@@ -320,9 +317,9 @@ def probing(path: Path) -> str:
         sorted({task_name(name) for each in record.results if (name := each.trained_on)})
     )
     frozen = (
-        f"Encoders that were trained on {source}, frozen"
+        f"The encoders were trained on {source} and are frozen"
         if source
-        else "The encoder as it comes, frozen"
+        else "The pretrained encoder is frozen"
     )
     count = len({result.encoder for result in record.results}) // len(labels)
     environment = record.environment
@@ -330,7 +327,7 @@ def probing(path: Path) -> str:
         f"## Probing, {path.stem.removeprefix('probe-')}\n\n{frozen}; only a head is fitted, "
         f"{record.settings['seeds']} "
         f"times{f' for each of {count} seeds of the encoder' if count > 1 else ''}. "
-        "Scores as above, mean ± sd over the heads.\n\n"
+        "Scores are as above, mean ± sd over the heads.\n\n"
         f"{markdown(table)}\n\n![scores of heads on frozen encoders]({violins_of(path)})\n\n"
         f"Commit {(record.commit or 'unknown')[:7]}, {environment['device']}; "
         f"`advreg {' '.join(environment['arguments'])}`."
@@ -368,15 +365,12 @@ def search(path: Path) -> str:
     first = done[0]
     sheet = Table("", ["", *(task_name(task) for task in tasks)], body)
     return (
-        f"## What matters, {first['model']}\n\nScore on a fifth of the training data that was held "
-        "out, another fifth "
-        "for each seed. First row: Standard; below it, points gained over it with the same seeds, "
-        "whose number is in "
-        f"brackets. {first['epochs']} epochs, learning rate {first['learning_rate']:g}, dropout "
-        "0.1 unless it says "
-        "otherwise. ARCH: ε = η = 1 for the sentence (l2), S = 1, T_c = 5, p = 100 %, unless it "
-        "says otherwise. "
-        "With so few seeds only large differences count.\n\n"
+        f"## Search for settings, {first['model']}\n\nScores are on a fifth of the training data "
+        "that was held out, a different fifth for each seed. The first row is Standard's score; "
+        "the others are gains over Standard with the same seeds, with their number in brackets. "
+        f"Defaults: {first['epochs']} epochs, learning rate {first['learning_rate']:g}, dropout "
+        "0.1; for ARCH ε = η = 1 for the sentence (l2), S = 1, T_c = 5, p = 100 %. "
+        "With so few seeds only large differences are meaningful.\n\n"
         f"{markdown(sheet)}\n\n"
         f"Commit {first['commit'][:7]}, {first['device']}; "
         f"`{first['command'].split(' --commit')[0]}`."
@@ -428,13 +422,21 @@ def cell(gains: Sequence[float]) -> str:
 TITLE = """
 # Natural language understanding
 
-Generated by `experiments/understanding_page.py` from the records in `results/understanding`;
-`experiments/understanding*.toml` hold the settings and the commands of the comparisons,
-`experiments/understanding_search.py` the search. RTE, MRPC, STS-B, CoLA and SST-2 are GLUE's, complete; of MNLI a
-balanced subset of 34,524 training samples was at hand, so its scores are not those of others. Scores are of GLUE's dev
-sets unless it says otherwise, in percent: accuracy (RTE, SST-2; MNLI the mean of matched and mismatched), the mean of
-accuracy and F1 (MRPC), Matthews' correlation (CoLA), the mean of Pearson's and Spearman's (STS-B). MiniLM is
-`all-MiniLM-L6-v2`: 6 layers, 22.7 M parameters, tuned for sentence embeddings. It is far smaller than the paper's
+At equal dropout, ARCH gains 0.8 points over Standard with MiniLM on STS-B (with a refresh every
+third epoch) and on a subset of MNLI, level with SMART. Most other differences lie within the noise
+between seeds, and with MPNet no penalty gains anything. Part of the leads in the tables below comes
+from different dropout, not from the method; [how to read it](#how-to-read-it) separates the two.
+
+This page is generated by `experiments/understanding_page.py` from the records in
+`results/understanding`. `experiments/understanding*.toml` hold the settings and commands of the
+comparisons, and `experiments/understanding_search.py` has the search. RTE, MRPC, STS-B, CoLA and
+SST-2 are GLUE's complete sets. Only a balanced subset of 34,524 training samples of MNLI was
+available, so its scores are not comparable with published ones.
+
+Unless stated otherwise, scores are on GLUE's dev sets in percent: accuracy (RTE, SST-2; for MNLI
+the mean of matched and mismatched), the mean of accuracy and F1 (MRPC), Matthews' correlation
+(CoLA), the mean of Pearson's and Spearman's correlation (STS-B). MiniLM is `all-MiniLM-L6-v2`: 6
+layers, 22.7 M parameters, tuned for sentence embeddings. It is far smaller than the paper's
 BERT-base, so compare differences, not scores.
 """
 
@@ -446,17 +448,18 @@ effect of the dropout:
 EQUAL = """
 ## STS-B at equal dropout
 
-`minilm-ten` compares methods whose dropout was tuned, Standard with 0.1 and ARCH with 0. The [parameter
-study](studies.md#sts-b-minilm) has Standard without the encoder's dropout on the same data with the same seeds, which
-separates the two effects; its runs (Standard with dropout 0, ARCH with T_c = 3) are of a later commit with uncommitted
-changes, and compiled. Score on dev in percent, mean ± sd; differences paired by seed, with the 95 % confidence interval
-of the mean (Student's t, n = 5).
+`minilm-ten` compares methods whose dropout was tuned: 0.1 for Standard, 0 for ARCH. The [parameter
+study](studies.md#sts-b-minilm) has Standard without the encoder's dropout on the same data with the
+same seeds, which separates the two effects. Its runs (Standard with dropout 0, ARCH with T_c = 3)
+come from a later commit with uncommitted changes, and are compiled. Scores on dev are in percent,
+mean ± sd; differences are paired by seed, with the 95 % confidence interval of the mean (Student's
+t, n = 5).
 """
 
 NORMS = """
 ### Gradient norms
 
-As in the paper's figure; it says that caching makes the norm vary less over training.
+The figure follows the paper, which reports that caching makes the norm vary less during training.
 
 ![gradient norms over training, and their variance]({picture})
 """
@@ -464,67 +467,84 @@ As in the paper's figure; it says that caching makes the norm vary less over tra
 READING = """
 ## How to read it
 
-- **Dropout explains ARCH's lead on STS-B.** Over ten epochs it is 1.7 above Standard, but tuning gave ARCH no dropout
-  in the encoder and Standard 0.1. Without it, Standard gains 1.6 by itself, and ARCH is level with it ("STS-B at equal
-  dropout"). What stands is the parameter study's gain of 0.8: there the cache is renewed every third epoch, not every
-  fifth, and both are without dropout. SMART and R3F have Standard's dropout: SMART gains 1.2, R3F nothing that five
-  seeds show. The single held-out split on which dropouts were chosen prefers 0.1 for Standard, the dev set 0.
-- On CoLA ARCH, again without the dropout that Standard has, is ahead within the noise. It takes half of SMART's time.
-  The same penalties cost score in five epochs, because the penalised runs were not done.
-- The label's own adversary is a stronger medicine. FreeLB and FreeAT lead on STS-B, also over a Standard without
-  dropout (1.4 and 1.0), FreeLB on SST-2; with the same ball
-  (ε = 0.1) FreeLB learns nothing at all on CoLA, where one word decides, and little of MNLI: its task loss stays where
-  guessing puts it. The ball was the reason: with ε = 0.02 (`minilm-freelb`) it learns CoLA, and ends a little below
-  Standard. A penalty leaves the clean loss in place, and ruins less.
-- On the MNLI subset ARCH gains 0.8 over Standard with every seed, as much as SMART; FreeAT, on the label, gains twice
-  that. With three epochs and T_c = 2 two of ARCH's epochs refresh, so it saves little there; on longer runs it does.
-  ARCH's three runs there, and two of SMART's, are of later code than Standard's, with uncommitted changes.
-- **With MPNet no penalty gains anything.** R3F, SMART and ARCH are level with Standard on every task; the
-  largest difference from it is ARCH's on CoLA, 1.9 below, with an interval that has room for zero. The records say
-  why: at λ = 1 and ε = 0.2 the penalty is 2 to 15 % of the task loss over the training, and most of it is not
-  adversarial. R3F's, which is random noise and two dropout masks, is more than half of SMART's; ARCH's is 1.3 to 1.5
-  times R3F's over the training, and in the last epoch, which reuses, no larger than R3F's. Perturbations this small
-  do nothing once they are old or a neighbour's.
-- Other settings did not change that. On RTE with a fifth held out (last table), λ = 5, balls from 0.2 to 3, the
-  embedding block, a cache of all samples and rescaled borrowing all end one to three points below Standard with the
-  same seed, and so do R3F and SMART with λ = 5. These are one or two seeds of 500 held-out samples, whose standard
-  error is two points: nothing in it says that a stronger penalty would help, and little how much it harms.
-- **What is borrowed is small.** With p = 10 % nine samples in ten borrow the mean over a neighbour's tokens (the
-  paper's construct-adv equation), and rows that point in many directions have a short mean. In epochs that reuse, ‖δ‖
-  is a quarter (RTE) to a half (CoLA) of ε with MPNet, and less than a third with MiniLM on ANLI (tables above; the
-  last epoch on SST-2 and MNLI is a refresh). ARCH's ε is so much smaller than SMART's in most of its steps, whatever
-  the option says. An option that gave it its size back came after these runs; it gained nothing where it was tried
-  (RTE, last table, and the built-in task) and has been removed.
-- FreeAT leads with MPNet, on RTE by four points. It updates the weights twice for each batch, so it trains as long as
-  the others would in twelve epochs, and its task loss ends at 0.4 (RTE, MRPC) to 0.7 (STS-B, CoLA) of Standard's:
-  part of its lead may be that.
-- ANLI was written to fool far larger models than this one, and of its training sets only a part of the first round was
-  at hand. All methods score what guessing scores, a little more in the first round, and nothing tells them apart; the
-  paper's gain over BERT-base (1.7 points on all dev rounds, 0.8 on test) needs a model that learns the task.
-- RTE, MRPC and their kind have a few hundred dev samples and move by one to two points from seed to seed. Most
-  differences between methods lie inside that, and the intervals say so. On RTE ARCH is ahead of Standard, and its
-  interval leaves zero out, but again ARCH is without dropout and Standard with 0.1, and no run tells the two apart; on
-  MRPC SMART leads and ARCH is behind Standard, within the noise.
+- **Dropout explains ARCH's lead on STS-B.** Over ten epochs ARCH is 1.7 above Standard, but tuning
+  gave ARCH no dropout in the encoder and Standard 0.1. Without dropout, Standard alone gains 1.6,
+  and ARCH is level with it ("STS-B at equal dropout"). The parameter study's gain of 0.8 remains:
+  there the cache is refreshed every third epoch, not every fifth, and both methods are without
+  dropout. SMART and R3F have the same dropout as Standard: SMART gains 1.2, and R3F gains nothing
+  that five seeds can detect. The single held-out split on which dropout was chosen prefers 0.1 for
+  Standard; the dev set prefers 0.
+- On CoLA, ARCH is ahead within the noise, again without the dropout that Standard has. It takes
+  half of SMART's time. The same penalties lower the scores in five epochs, because the penalised
+  runs had not converged.
+- Training on the perturbed label loss has larger effects in both directions. FreeLB and FreeAT lead
+  on STS-B, also over a Standard without dropout (1.4 and 1.0), and FreeLB leads on SST-2. With the
+  same ball (ε = 0.1) FreeLB learns nothing at all on CoLA, where one word decides, and little of
+  MNLI: its task loss stays at the level of guessing. The ball was the reason: with ε = 0.02
+  (`minilm-freelb`) it learns CoLA, and ends a little below Standard. A penalty keeps the clean loss
+  in the objective, and so does less damage.
+- On the MNLI subset ARCH gains 0.8 over Standard with every seed, as much as SMART; FreeAT, on the
+  label, gains twice that. With three epochs and T_c = 2, two of ARCH's epochs refresh, so it saves
+  little time there; longer runs save more. ARCH's three runs there, and two of SMART's, come from
+  later code than Standard's, with uncommitted changes.
+- **With MPNet no penalty gains anything.** R3F, SMART and ARCH are level with Standard on every
+  task. The largest difference is ARCH's on CoLA, 1.9 below Standard, with an interval that includes
+  zero. The records show why: at λ = 1 and ε = 0.2 the penalty is 2 to 15 % of the task loss over
+  the training, and most of it is not adversarial. R3F's penalty, from random noise and two dropout
+  masks, is more than half of SMART's. ARCH's is 1.3 to 1.5 times R3F's over the training. In the
+  last epoch, a reuse epoch, it is no larger than R3F's. Perturbations this small have no effect
+  once they are old or borrowed from a neighbour.
+- Other settings did not change that. On RTE with a fifth held out (last table), λ = 5, balls from
+  0.2 to 3, the embedding block, a cache of all samples and rescaled borrowing all end one to three
+  points below Standard with the same seed. So do R3F and SMART with λ = 5. These are one or two
+  seeds of 500 held-out samples, whose standard error is two points. They give no sign that a
+  stronger penalty would help, and say little about how much it harms.
+- **Borrowed perturbations are small.** With p = 10 %, nine samples in ten borrow the mean over a
+  neighbour's tokens (the paper's construct-adv equation), and the mean of rows that point in many
+  directions has a small norm. In reuse epochs ‖δ‖ is a quarter (RTE) to a half (CoLA) of ε with
+  MPNet, and less than a third with MiniLM on ANLI (tables above; the last epoch on SST-2 and MNLI
+  is a refresh). In most of its steps ARCH's effective ε is therefore much smaller than SMART's,
+  regardless of the option. An option that rescaled borrowed perturbations was added after these
+  runs. It gained nothing where it was tried (RTE, last table, and the built-in task) and has been
+  removed.
+- FreeAT leads with MPNet, on RTE by four points. It updates the weights twice for each batch, so it
+  trains as long as the others would in twelve epochs. Its task loss ends at 0.4 (RTE, MRPC) to 0.7
+  (STS-B, CoLA) of Standard's. The longer training may explain part of its lead.
+- ANLI was written to fool far larger models than this one, and only a part of the first round's
+  training set was available. All methods score at the level of guessing, a little more in the first
+  round, and no difference between them is visible. The paper's gain over BERT-base (1.7 points on
+  all dev rounds, 0.8 on test) needs a model that learns the task.
+- RTE, MRPC and similar tasks have a few hundred dev samples, and their scores vary by one to two
+  points between seeds. Most differences between methods are smaller than that, as the intervals
+  show. On RTE ARCH is ahead of Standard, and its interval excludes zero. But again ARCH is without
+  dropout and Standard has 0.1, and no run separates the two effects. On MRPC SMART leads and ARCH
+  is behind Standard, within the noise.
 - MiniLM hardly learns RTE: Standard is a few points above chance, so a gain there says little.
-- `minilm-cpu` is what a user without a GPU gets from one command: 14 runs, two at a time on two cores, stopped several
-  times, by Ctrl-C or with the machine, and gone on with. Other work shared the cores, so its times are upper bounds;
-  its three seeds cannot tell the methods apart.
-- **Too strong is worse than nothing.** On the raw token embeddings, whose entries are small, a perturbation of ε = 1
-  or 3 with λ = 5 keeps the model from fitting: SMART, which renews it at every step, and ARCH with T_c = 1, which
-  does nearly the same, fall furthest; ARCH that reuses an old one is hurt less. ε = 0.1, or ε = 1 behind the embedding
-  block's LayerNorm (`site="block"`), costs least.
-- **With the paper's settings for these tasks, read literally, the effect is dropout's.** The perturbation stays at
-  its start of 10⁻⁵ ([measured](../methods/arch.md#the-papers-settings-for-understanding)); what the penalty then sees
-  is two passes with different dropout masks, which is R-Drop. R3F with its noise of 10⁻⁵ is the same thing: with
-  `dropout="off"` its penalty is zero. `--preset understanding` follows MT-DNN's code since then, and has no run here.
-- Projecting or rescaling gives the same here: a step of η = ε from a start on the sphere ends outside the ball.
-- The paper finds that caching makes gradient norms vary less than SMART's. Here that is so on STS-B alone; on the other
-  tasks SMART's vary less than ARCH's, and FreeLB's least of all, also where it learns nothing. With MPNet ARCH's vary
-  least on RTE and CoLA; on MRPC one seed's make the mean.
-- Probing does not show what the paper's figure shows. Heads on MiniLM's frozen token means are at chance on RTE and
-  near it on CoLA, also with the encoder that saw no SST-2; on MRPC ARCH and SMART are half a point above Standard, on
-  STS-B three to four below it. What a method does on SST-2 leaves no mark that helps elsewhere.
-- Times are of runs that shared one machine and its processors, so only their ratios count.
+- `minilm-cpu` is the result of one command on a machine without a GPU: 14 runs, two at a time on
+  two cores. They were stopped several times, by Ctrl-C or with the machine, and resumed. Other work
+  shared the cores, so the times are upper bounds. Its three seeds cannot separate the methods.
+- **A perturbation that is too strong is worse than none.** On the raw token embeddings, whose
+  entries are small, a perturbation of ε = 1 or 3 with λ = 5 keeps the model from fitting. SMART,
+  which searches at every step, and ARCH with T_c = 1, which does nearly the same, lose most; ARCH
+  that reuses old perturbations loses less. ε = 0.1, or ε = 1 after the embedding block's LayerNorm
+  (`site="block"`), costs least.
+- **With the paper's settings for these tasks, taken literally, the effect comes from dropout.** The
+  perturbation stays at its start of 10⁻⁵
+  ([measured](../methods/arch.md#the-papers-settings-for-understanding)). The penalty then compares
+  two passes with different dropout masks, which is R-Drop. R3F with its noise of 10⁻⁵ is the same
+  thing: with `dropout="off"` its penalty is zero. `--preset understanding` now follows MT-DNN's
+  code, and has no run here.
+- Projecting and rescaling give the same result here: a step of η = ε from a start on the sphere
+  ends outside the ball.
+- The paper finds that with caching, gradient norms vary less than with SMART. Here that is true
+  only on STS-B. On the other tasks SMART's vary less than ARCH's, and FreeLB's vary least of all,
+  even where it learns nothing. With MPNet ARCH's vary least on RTE and CoLA; on MRPC a single seed
+  dominates the mean.
+- Probing does not reproduce the paper's figure. Heads on MiniLM's frozen token means are at chance
+  on RTE and near it on CoLA, even with the encoder that was not trained on SST-2. On MRPC ARCH and
+  SMART are half a point above Standard, on STS-B three to four below it. The methods' training on
+  SST-2 has no benefit that transfers.
+- The runs shared one machine and its processors, so only the ratios of their times are meaningful.
 """
 
 

@@ -3,6 +3,7 @@
 No deadline for examples either: a machine that is busy is no failure.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +17,23 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+gc.disable()  # until all is collected: imports take a quarter less, and leave little garbage
+os.fsync = lambda descriptor: None  # no test cuts the power, and all together wait for minutes
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _modules_are_no_garbage() -> None:
+    """Each run of the Trainer collects garbage, which takes a second or more unless the modules
+    that are imported so far are frozen.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -667,16 +667,16 @@ def test_the_answer_says_what_pays_where_and_at_what_price(builtin: list[RunReco
         time = f"at {each.step_time:.2f} × Standard's time a step"
         return f"on the built-in task ({statistics.mean(each.gains.values()):+.1f} points), {time}."
 
-    assert text.startswith("**Cached prediction** pays for its price on")
+    assert text.startswith("- **Cached prediction** pays for its price on")
     assert f"**Cached prediction** pays for its price {told('temporal')}" in text
     assert f"**SMART** pays at a price that is not tested {told('smart')}" in text
     assert f"**R-Drop** pays, but not for its price, {told('rdrop')}" in text
     assert "**R3F** does not pay on the built-in task." in text
     assert "no method pays" not in text
     assert "No verdict yet" not in text
-    assert "So far" not in text
+    assert "so far" not in text
     partly = answer([found, replace(found, verdicts={})])
-    assert partly.startswith("So far 1 of 2 comparisons are complete. **Cached prediction**")
+    assert partly.startswith("1 of 2 comparisons are complete so far.\n\n- **Cached prediction**")
     assert partly.endswith("No verdict yet, for lack of runs: all methods on the built-in task.")
 
 
@@ -733,7 +733,7 @@ def test_a_page_of_made_up_contests_has_every_part(
 ) -> None:
     runs = [*builtin, *understanding]
     text = page.page(Records(runs), bootstrap.BootstrapRecord())
-    assert "So far 2 of 12 comparisons are complete." in text
+    assert "2 of 12 comparisons are complete so far." in text
     assert (
         "| SMART | S 1, ε 0.3" not in text.partition("## What was tuned")[0]
     )  # settings by task are below
@@ -754,8 +754,8 @@ def test_departures_are_seen_in_the_records(builtin: list[RunRecord]) -> None:
         )
 
     text = page.departures(Records([*builtin[:-1], elsewhere(builtin[-1])]))
-    assert "The runs of `builtin` are of 2 commits." in text
-    assert "Some runs of `builtin` are of a tree whose state is not known to be clean." in text
+    assert "The runs of `builtin` come from 2 commits." in text
+    assert "Some runs of `builtin` come from a tree that may have had uncommitted changes." in text
     assert "The runs of `builtin` are on NVIDIA H200 and cpu." in text
     assert "`builtin`" not in page.departures(Records(builtin))
 

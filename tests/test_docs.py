@@ -18,6 +18,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from advreg.core.options import options_of
+from advreg.lab.kinds.language.settings import LanguageSettings
 from advreg.lab.kinds.translation.corpora import CORPORA
 from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.methods import Step, create, describe, registry
@@ -240,6 +242,21 @@ def test_the_page_on_translation_has_all_corpora_and_settings_and_no_flag_that_i
     options = {option.name for method in registry for option in describe(method)}
     flags = {f"--{name.replace('_', '-')}" for name in settings | options}
     of_commands = {"--method", "--seed", "--set", "--config", "--resume", "--help", "--jobs"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= flags | of_commands
+
+
+def test_the_page_on_language_models_has_all_settings_and_no_flag_that_is_not_there(
+    hooks: ModuleType,
+) -> None:
+    page = (DOCS / "language.md").read_text("utf-8")
+    settings = {each.name for each in options_of(LanguageSettings)}
+    table = hooks.filled(page).partition("## All settings")[2]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", table, flags=re.MULTILINE)
+    assert {name for name, _ in rows} == settings
+    assert all(meaning for _, meaning in rows)
+    options = {option.name for method in registry for option in describe(method)}
+    flags = {f"--{name.replace('_', '-')}" for name in settings | options}
+    of_commands = {"--method", "--set", "--output", "--resume", "--help"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= flags | of_commands
 
 

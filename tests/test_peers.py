@@ -183,6 +183,7 @@ def test_outcomes_of_a_run_of_pytest_are_recorded_once(tmp_path: Path, workers: 
 
 
 TRAINS = """
+import gc
 import random
 from transformers import Trainer, TrainingArguments
 from transformers.trainer import Trainer as Same
@@ -190,6 +191,7 @@ from transformers import gone
 from observe import Padded, features_of
 from tiny_models import tiny, tiny_batch
 
+gc.freeze()  # each run of the Trainer collects garbage, which modules are not
 STOCK = next(kind for kind in Trainer.__mro__ if kind.__name__ == "Trainer" and "train" in vars(kind))
 
 class Own(Trainer):

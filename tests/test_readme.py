@@ -136,7 +136,7 @@ def grid_point(label: str) -> dict[str, Any]:
 
 
 def accuracy_rows() -> list[tuple[str, str, str, str]]:
-    pattern = r"^\| ((?:Standard|R3F|ARCH|SMART|FreeLB|FreeAT)[^|]*) \| ([\d.]+), ([\d.]+) \| (0\.\d+ ± 0\.\d+) \|$"
+    pattern = r"^\| ((?:Standard|R3F|ARCH|SMART|FreeLB|FreeAT)[^|]*) \| ([\d.]+), ([\d.]+) \| (\d+\.\d ± \d+\.\d) \|$"
     return re.findall(pattern, README, flags=re.MULTILINE)
 
 
@@ -148,7 +148,7 @@ def test_every_accuracy_and_pass_in_the_readme_is_the_one_on_record() -> None:
     for label, forward, backward, shown in rows:
         mine = [run for run in runs if run["point"] == grid_point(label)]
         assert len(mine) == 8, label
-        scores = [run["accuracy"] for run in mine]
-        assert shown == f"{statistics.fmean(scores):.3f} ± {statistics.stdev(scores):.3f}", label
+        scores = [100 * run["accuracy"] for run in mine]
+        assert shown == f"{statistics.fmean(scores):.1f} ± {statistics.stdev(scores):.1f}", label
         for kind, text in (("forward", forward), ("backward", backward)):
             assert text == f"{statistics.fmean(run['passes'][kind] for run in mine):.2f}", label

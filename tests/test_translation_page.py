@@ -143,10 +143,13 @@ def test_the_page_on_translation_is_made_of_the_records(translation: ModuleType)
 
 
 def test_scores_stand_beside_time_and_the_papers_figures(page: str) -> None:
-    assert "What all runs share: learning_rate 0.001, warmup_steps 2.\n" in page
-    assert "Made by:\n\n- commit ccccccc, a GPU, torch 2.0: `advreg compare --seeds 2`\n" in page
+    assert "Shared settings: learning_rate 0.001, warmup_steps 2.\n" in page
     assert (
-        "|  | tokenised BLEU | sacreBLEU | chrF | passes a step | time, × Standard | paper |"
+        "Commits and commands:\n\n- commit ccccccc, a GPU, torch 2.0: `advreg compare --seeds 2`\n"
+        in page
+    )
+    assert (
+        "|  | tokenised BLEU | sacreBLEU | chrF | passes per step | time, × Standard | paper |"
         in page
     )
     # of four epochs, two refresh: (36 + 12) / 2 beside Standard's 10
@@ -262,7 +265,7 @@ def test_what_the_runs_of_a_task_share_with_no_other_task_stands_below_its_score
     ]
     write_comparison(tmp_path / "2", slow, task=other)
     page = translation.page(tmp_path, [])
-    assert "What all runs share: learning_rate 0.001.\n" in page
+    assert "Shared settings: learning_rate 0.001.\n" in page
     assert page.count("Trained on 133,000 pairs, warmup_steps 2, scored on") == 1
     assert page.count("Trained on 133,000 pairs, warmup_steps 7, scored on") == 1
     assert page.count("| Standard | 30.5 ± 0.7 |") == 2
@@ -302,7 +305,7 @@ def test_a_part_may_have_a_learning_rate_of_its_own_which_its_row_names(
         tmp_path / "2", [replace(slower, training=replace(slower.training, more=slow))]
     )
     page = translation.page(tmp_path, [])
-    assert "What all runs share: warmup_steps 2.\n" in page
+    assert "Shared settings: warmup_steps 2.\n" in page
     assert "Trained on 133,000 pairs, scored on" in page  # what is a row's own is not the task's
     assert "| FreeLB, learning_rate 0.0007 | 31.5 (1 of 2) |" in page
     assert "| SMART, learning_rate 0.001 | 31.5 (1 of 2) |" in page
@@ -356,7 +359,7 @@ def test_a_part_without_records_is_left_out(
     assert "## Wall time" not in translation.page(tmp_path, [])
     assert "## Wall time" in page
     for heading in (
-        "## Whose perturbation is borrowed",
+        "## Choice of neighbours",
         "## Training speed",
         "## Attention over",
         "## Decoding",
@@ -420,10 +423,10 @@ def test_speed_and_decoding_are_told_from_their_lines(
     )
     (tmp_path / "decoding.jsonl").write_text(json.dumps(decoding))
     page = translation.page(tmp_path, [])
-    what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 an update"
+    what = "IWSLT'15 En-Vi, base, bf16, 8,192 tokens × 8 per update"
     assert f"| {what} (ddddddd) | 2,000 | 1,940 | 0.970 (0.967–0.990) |" in page
     assert (
-        f"| trainer / bare loop, target tokens a second, {what} (ddddddd) | ≥ 0.95 | 0.970 "
+        f"| trainer / bare loop, target tokens per second, {what} (ddddddd) | ≥ 0.95 | 0.970 "
         "(0.967–0.990) |" in page
     )
     assert (
@@ -435,7 +438,7 @@ def test_speed_and_decoding_are_told_from_their_lines(
         in page
     )
     assert (
-        f"a second, {what}, widths of 8, compiled layers (ddddddd) | ≥ 0.95 | 0.980 (0.980–0.980) |"
+        f"per second, {what}, widths of 8, compiled layers (ddddddd) | ≥ 0.95 | 0.980 (0.980–0.980) |"
         in page
     )
     assert f"{what}, compiled" not in page
@@ -469,7 +472,7 @@ def test_kernels_of_attention_are_timed_on_the_gpu_and_call_by_call(
     page = translation.page(tmp_path, [])
     assert "16,384 positions, 8 heads of width 64, bf16, ms forward and backward:\n" in page
     header = "GPU, PyTorch | GPU, short | call by call, PyTorch | call by call, short |"
-    assert f"| tokens of a row | {header}" in page
+    assert f"| tokens per row | {header}" in page
     assert (
         "| 32, padded | 0.19 | 0.07 | 0.43 | 0.93 |\n| 32, causal | 0.48 | 0.07 | 0.50 | 0.93 |\n"
         in page
@@ -529,11 +532,11 @@ def test_borrowed_perturbations_stand_beside_dropout_and_a_random_neighbours(
 def test_a_study_of_neighbours_is_told_as_it_is(translation: ModuleType, tmp_path: Path) -> None:
     study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "neighbours")
     page = translation.page(tmp_path, [])
-    assert "## Whose perturbation is borrowed" in page
+    assert "## Choice of neighbours" in page
     assert "| once | **64.0 ± 1.4** | 2.0 |" in page
-    assert "## What is left without dropout" not in page
+    assert "## Effect without dropout" not in page
     study_record([60.0, 62.0], [63.0, 65.0], [58.0, 58.0]).save(tmp_path / "dropout")
-    assert "## What is left without dropout" in translation.page(tmp_path, [])
+    assert "## Effect without dropout" in translation.page(tmp_path, [])
 
 
 # ---- the experiments
@@ -561,9 +564,8 @@ def test_a_comparison_trains_all_methods_alike_and_arch_as_the_paper_does_but_fo
     config = ROOT / "experiments" / f"{name}.toml"
     given = command_of(config)
     assert given["config"] == f"experiments/{name}.toml"
-    settings = read_compare(
-        config, {key: given[key] for key in ("task", "seeds", "output")} | {"methods": given["method"]}, {}
-    )
+    flags = {key: given[key] for key in ("task", "seeds", "output")}
+    settings = read_compare(config, {**flags, "methods": given["method"]}, {})
     assert settings.candidates == 0
     assert set(settings.methods) >= {"standard", "r3f", "freelb", "smart", "arch"}
     for base in settings.bases.values():

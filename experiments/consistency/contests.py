@@ -25,7 +25,7 @@ class Candidate:
 
     Args:
         name: in records and tables.
-        settings: beside the contest's own.
+        settings: in addition to the contest's settings.
         without: tasks that it cannot train.
     """
 
@@ -80,7 +80,7 @@ class Contest:
         seeds: of the results.
         follows: the contest whose choices are taken over unchanged.
         finalists: how many tuned methods, those with the best validation scores, have results
-            beside Standard and what is not tuned; none: all.
+            in addition to Standard and untuned contestants; none: all.
         device: ``cpu``, or ``best``: a GPU where there is one.
         guess: seconds of a Standard run while none has been measured.
     """

@@ -1,4 +1,4 @@
-"""What a step costs on a GPU that nothing else uses, from results/consistency/cost-*.json."""
+"""Step times on an otherwise idle GPU, from results/consistency/cost-*.json."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BARS = (
 """Row, row it is compared with, what the table calls it, and what it may be at most."""
 
 _TEXT = """\
-## What a step costs on a GPU
+## Step times on a GPU
 
-`advreg bench` on an H200 without runs of the contests beside it, bf16: the median ratio within a round and its 95 %
-interval. The aims are {aims}; a median
-above its aim is bold, and an interval that the aim lies in decides nothing. Records with fewer rounds than were asked
-for were stopped by their time limit. A step of 32 × 64 or of transformer-iwslt waits for the host, whose
-speed changes from round to round. At 256 × 128 the GPU is the limit, and the intervals are narrow.
+The table shows the median ratio within a round and its 95 % interval, by `advreg bench` on an
+otherwise idle H200 in bf16. The targets are {aims}. A median above its target is bold; an interval
+that includes the target is inconclusive. Records with fewer rounds than requested were stopped by
+their time limit. A step of 32 × 64 or of transformer-iwslt waits for the host, whose speed varies
+between rounds. At 256 × 128 the GPU is the limit, and the intervals are narrow.
 """
 
 

@@ -4,7 +4,7 @@ history.
     python experiments/consistency/pack.py --data DATA --records results/consistency/*.jsonl.gz
     bash carry/go.sh understanding,builtin 540  # there: contests, seconds; processes, more flags
 
-The encoder is 39 MiB, too much for one call beside tree and records. Two calls follow each other
+The encoder is 39 MiB, too much for one call with tree and records. Two calls follow each other
 while the machine stays warm:
 
     1. carry carry/weights    mkdir -p /tmp/advreg-weights && cp carry/weights/* /tmp/advreg-weights/
@@ -36,7 +36,7 @@ each other while the machine stays warm (it waits 30 seconds for the next one):
                                      bash carry/go.sh language 540 8
 
 Call 3 puts the parts together, compares the checksum, and dequantises them once. Repeated on that
-machine it goes on from the checkpoints of the runs that were stopped; a fresh machine needs all
+machine it resumes from the checkpoints of the stopped runs; a fresh machine needs all
 three calls, and the records so far in ``--records``.
 
 The sketch curve (sketch_curve.py) needs the same with ``--corpora multi30k_en-de``, and as the

@@ -1,5 +1,5 @@
-"""What each comparison can find: the spread of paired differences in earlier records, and the gain that so many seeds
-show four times in five.
+"""The power of each comparison: the spread of paired differences in earlier records, and the gain
+that a number of seeds shows four times in five.
 
     python experiments/consistency/power.py
 

@@ -184,17 +184,17 @@ def samples_lacking(outcome: Outcome, bootstrap: BootstrapRecord) -> Iterator[st
     ]
     if lacking:
         place = texts.PLACES[outcome.key].where
-        yield f"Intervals over test samples {place}: {listed(lacking)}; `bootstrap.py` makes them."
+        yield f"Intervals over test samples {place}: {listed(lacking)}; run `bootstrap.py` to make them."
 
 
 # ---- what departs from the plan
 
 
 def departures(found: Records) -> str:
-    """The plan's own list, and what the records say against it."""
+    """The plan's own list, and deviations found in the records."""
     written = PLAN.read_text(encoding="utf-8").partition("\n## Departures\n")[2].strip()
     seen = [line for contest in CONTESTS.values() for line in departing(contest, found.of(contest))]
-    return "\n\n".join(["## Departures from the plan", f"As PLAN.md lists them: {written}", *seen])
+    return "\n\n".join(["## Departures from the plan", "PLAN.md lists:", written, *seen])
 
 
 def departing(contest: Contest, runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -203,9 +203,9 @@ def departing(contest: Contest, runs: Sequence[RunRecord]) -> Iterator[str]:
     """
     trees = {(git["commit"], git["dirty"]) for run in runs if (git := run.environment["git"])}
     if len({commit for commit, _ in trees}) > 1:
-        yield f"The runs of `{contest.name}` are of {counted(len(trees), 'commit')}."
+        yield f"The runs of `{contest.name}` come from {counted(len(trees), 'commit')}."
     if any(dirty is not False for _, dirty in trees):
-        yield f"Some runs of `{contest.name}` are of a tree whose state is not known to be clean."
+        yield f"Some runs of `{contest.name}` come from a tree that may have had uncommitted changes."
     devices = sorted({run.environment["device"] for run in runs})
     if len(devices) > 1:
         yield f"The runs of `{contest.name}` are on {listed(devices)}."

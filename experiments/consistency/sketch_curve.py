@@ -62,7 +62,7 @@ class Point:
         bias: over ‖G‖.
         variance: over ‖G‖².
         cosine: with G.
-        share: the variance over that of the batch gradient, times λ².
+        share: the variance divided by the variance of the batch gradient, times λ².
         bias_share: the squared bias over the same.
     """
 
@@ -138,7 +138,7 @@ class Subject:
     smoothing: float = 0.0
 
     def batches(self, tokens: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Batches of at least so many target tokens, without end; the order is drawn from the
+        """Endless batches of at least this number of target tokens; the order is drawn from the
         seed.
         """
         draw, order, chosen = random.Random(seed), list(range(len(self.counts))), list[int]()

@@ -20,7 +20,7 @@ _DROPOUTS = ("encoder_dropout", "head_dropout", "dropout")
 
 @dataclass(frozen=True)
 class Point:
-    """What is run: a method with options, and settings beside the contest's own."""
+    """A subject of a run: a method with options, and settings in addition to the contest's."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ Scores = Mapping[str, float]
 
 
 def planned(contest: Contest, scores: Scores) -> Iterator[Planned]:
-    """The runs that what is done allows to make, those that are done among them."""
+    """The runs that can be made after the finished ones, including those."""
     for task in contest.tasks:
         for name, points in _candidates(contest, task, scores).items():
             if len(points) > 1:
@@ -152,7 +152,7 @@ def _rankings(contest: Contest, task: str, scores: Scores) -> dict[str, list[str
 
 
 def _candidates(contest: Contest, task: str, scores: Scores) -> dict[str, dict[str, Point]]:
-    """The points of each contestant; those of methods once Standard's are ranked."""
+    """The points of each contestant; points of methods only after Standard's are ranked."""
     if contest.follows is not None:
         return {}
     own = {

@@ -1,4 +1,4 @@
-"""One run on texts: the samples a seed stands for, the training, and the scores of what came
+"""One run on texts: the samples of a seed, the training, and the scores of what came
 out.
 """
 

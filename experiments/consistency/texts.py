@@ -1,4 +1,4 @@
-"""What docs/results/consistency.md says in fixed words; figures come from records alone."""
+"""Fixed texts of docs/results/consistency.md; figures come from records alone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """How an outcome is called.
+    """Names of an outcome.
 
     Args:
         title: of its table and its panel in the picture.
         where: in a sentence.
-        regime: the kind of training that it is an example of, in the guide.
+        regime: its kind of training, in the guide.
     """
 
     title: str
@@ -67,87 +67,98 @@ CONTESTS = {
     "builtin": """
 ## Built-in task, from scratch
 
-The small model, 1,000 sentences, ten classes; accuracy in percent on the half of the held-out files that decides
-nothing. Runs are on the CPU, several at a time: of their times only large ratios count.
+The small model is trained on 1,000 sentences of ten classes. The outcome is accuracy in percent on
+the half of the held-out files that takes no part in any choice. Several runs share the CPU, so only
+large ratios of their times are meaningful.
 """,
     "noisy": """
 ## Noisy and clear labels
 
-The settings of the built-in task, unchanged: with a fifth of the training labels replaced at random, and with only the
-sentences, in training and test, whose package naive Bayes finds. Runs are on the CPU, several at a time.
+The settings of the built-in task are used unchanged in two variants. In one, a fifth of the
+training labels is replaced at random. In the other, training and test have only sentences that
+naive Bayes assigns to the right package. Several runs share the CPU.
 """,
     "scratch": """
 ## Two classes, from scratch
 
-The settings of the built-in task, unchanged, on 3,000 samples of MR and of SST-2; accuracy in percent. Runs are on the
-CPU, several at a time.
+The settings of the built-in task are used unchanged on 3,000 samples each of MR and SST-2. The
+outcome is accuracy in percent. Several runs share the CPU.
 """,
     "snli": """
 ## Three classes and much data, from scratch
 
-The settings of the built-in task, unchanged, on SNLI; accuracy in percent. Runs are on the CPU, several at a time.
+The settings of the built-in task are used unchanged on SNLI. The outcome is accuracy in percent.
+Several runs share the CPU.
 """,
     "understanding": """
 ## A pretrained encoder
 
-MiniLM, 1,000 training samples of each task. The outcome is the mean gain over the tasks, each in units of Standard's
-standard deviation over seeds ("deviations"); online label smoothing has no STS-B. Runs share one GPU, which small
-batches do not fill: a second pass costs less time here than with larger batches, or on a GPU that no other run shares.
-On STS-B, where R-Drop and SimCut lose most, the smallest λ of their candidates won, so a smaller one may lose less;
-and R-Drop has dropout there, which Standard does better without. With 1,000 samples MiniLM hardly learns RTE and CoLA
-(Standard's scores are near those of guessing), so MRPC and STS-B tell most.
+MiniLM is fine-tuned on 1,000 training samples of each task. The outcome is the mean gain over the
+tasks, each in units of Standard's standard deviation over seeds ("deviations"); online label
+smoothing has no STS-B. The runs share one GPU, which small batches do not fill, so a second pass
+costs less time here than with larger batches or with a GPU for each run. On STS-B, where R-Drop and
+SimCut lose most, the smallest λ of their candidates won, so a smaller one may lose less. R-Drop
+also has dropout there, and Standard does better without it. With 1,000 samples MiniLM hardly learns
+RTE and CoLA (Standard scores close to guessing), so MRPC and STS-B are the most informative tasks.
 """,
     "confirmation": """
 ## Confirmation on two further tasks
 
-MiniLM on 1,000 samples each of SST-2 and MR, which take no part in any choice, with the setting that won on most tasks
-above, unchanged. Units and conditions are the same.
+MiniLM is fine-tuned on 1,000 samples each of SST-2 and MR, which take no part in any choice. Each
+method uses the setting that won on most tasks above, unchanged. Units and conditions are the same.
 """,
     "translation": """
 ## Translation
 
-Multi30k En-De, 4 + 4 layers of width 256 from scratch. The outcome is the mean sacreBLEU of the tests of 2016 and 2017;
-likelihood and calibration error are of teacher-forced tokens. Only the two methods with the best validation score have
-results.
+A model with 4 + 4 layers of width 256 is trained from scratch on Multi30k En-De. The outcome is the
+mean sacreBLEU of the 2016 and 2017 test sets; likelihood and calibration error are measured on
+teacher-forced tokens. Only the two methods with the best validation score have results.
 """,
     "french": """
 ## Translation, another language
 
-Multi30k En-Fr with the settings of En-De, unchanged.
+Multi30k En-Fr is trained with the settings of En-De, unchanged.
 """,
     "language": """
 ## Fine-tuning a language model
 
-SmolLM2-135M-Instruct, from 4-bit weights, on GSM8K and on a tenth of E2E (own split); three candidates each, as
-`experiments/consistency/PLAN-language.md` says. The outcome is the loss per answer token on the test set, lower by so
-many hundredths of a nat; likelihood and calibration error are of the answer tokens.
+SmolLM2-135M-Instruct is fine-tuned from 4-bit weights on GSM8K and on a tenth of E2E (own split),
+with three candidates each, as planned in `experiments/consistency/PLAN-language.md`. The outcome is
+the decrease of the loss per answer token on the test set, in hundredths of a nat. Likelihood and
+calibration error are measured on the answer tokens.
 """,
 }
 
 RULES = """
-Generated by `experiments/consistency/page.py` from [the records](../../results/consistency/runs.jsonl.gz); the
-questions, contests and rules were fixed before the first run in `experiments/consistency/PLAN.md`. Standard and each
-method have six candidates, judged on a validation set with one seed; results are on test sets, with seeds that no
-choice has seen. Gains are differences to Standard with the same seed, with 95 % intervals by Student's t.
+This page is generated by `experiments/consistency/page.py` from [the
+records](../../results/consistency/runs.jsonl.gz). The questions, contests and rules were fixed
+before the first run in `experiments/consistency/PLAN.md`. Standard and each method have six
+candidates, selected on a validation set with one seed. Results are on test sets, with seeds that
+were not used for any choice. Gains are differences from Standard with the same seed, with 95 %
+intervals by Student's t.
 
-- **Pays**: the interval of the gain over tuned Standard at equal epochs is above 0, and p after Holm's correction over
-  all methods and tasks of the contest is below 0.05 (two-sided). Controls take no part in the correction.
+- **Pays**: the interval of the gain over tuned Standard at equal epochs is above 0, and p after
+  Holm's correction over all methods and tasks of the contest is below 0.05 (two-sided). Controls
+  take no part in the correction.
 - **Does not pay**: the interval ends below a third of Standard's standard deviation over seeds.
 - **Undecided**: neither.
-- **For its price**: it pays, and either a step takes at most 1.1 times Standard's, or it also pays against Standard
-  with twice the epochs. Where a step takes more than 2.2 times Standard's, that control had less time: not tested.
-- **Test samples**: the interval of the same gain from a bootstrap over test samples with the seeds fixed.
-- **Helps calibration**: the interval of the difference in negative log-likelihood, after temperature scaling on the
-  validation set, is below 0.
-- Time is a step's over Standard's median on the same task in the same session, median over the runs; passes are forward
-  + backward a step.
+- **For its price**: it pays, and either a step takes at most 1.1 times Standard's time, or it also
+  pays against Standard with twice the epochs. If a step takes more than 2.2 times Standard's time,
+  that control had less time, and the price counts as not tested.
+- **Test samples**: the interval of the same gain from a bootstrap over test samples with fixed
+  seeds.
+- **Helps calibration**: the interval of the difference in negative log-likelihood, after
+  temperature scaling on the validation set, is below 0.
+- "Time" is the time of a step relative to Standard's median on the same task in the same session,
+  as a median over the runs. "Passes" are forward and backward passes per step.
 """
 
 GUIDE = """
 ## Where each method helps
 
-**Recommended** are methods that pay for their price in some contest, there; **baselines** pay in some, for more time;
-what has a verdict in all contests and pays in none is to **drop**; the rest is **open**.
+A method is **recommended** in the contests in which it pays for its price. It is a **baseline** if
+it pays only for more time. A method with a verdict in all contests that pays in none should be
+**dropped**. All others are **open**.
 """
 
 REPLACES = """
@@ -160,34 +171,35 @@ that gains nothing is easily replaced.
 TUNED = """
 ## What was tuned
 
-Candidates were judged by the validation score of one run with the tuning seed; of equals the first listed in
-`contests.py` was taken. With one seed, choices between close candidates are partly luck.
+Candidates were selected by the validation score of one run with the tuning seed; in a tie, the
+first one listed in `contests.py` won. With one seed, choices between close candidates depend partly
+on chance.
 """
 
 READING = """
 ## How to read it
 
-- A verdict is about this model, this task and 1,000 to a few thousand samples, and about the six candidates that were
-  tried. A wider search may find a better setting, for Standard too.
-- "Undecided" says that the seeds are too few for the size of the effect. PLAN.md states, for each contest, which gain
-  it finds in four cases of five; smaller ones can exist.
-- Each table has two intervals because they answer two questions: whether other seeds would show the gain on the
-  same test samples, and whether other test samples would show it with the same seeds. A gain that holds in one and not
-  in the other is not safe.
-- Temperature scaling is free, so calibration is compared after it. A large difference without it, and none with it,
-  means that one temperature does the method's work.
-- Times are of runs side by side and show the order of magnitude. `advreg bench` measures each method alone ([what it
-  costs](cost.md)).
+- A verdict is about this model, this task and 1,000 to a few thousand samples, and about the six
+  candidates that were tried. A wider search may find a better setting, for Standard too.
+- "Undecided" means that there are too few seeds for the size of the effect. PLAN.md states for each
+  contest the gain that it detects in four cases of five; smaller gains can exist.
+- Each table has two intervals because they answer two questions: whether other seeds would show the
+  gain on the same test samples, and whether other test samples would show it with the same seeds. A
+  gain that holds in only one of them is not reliable.
+- Temperature scaling is free, so calibration is compared after it. A large difference without it,
+  and none with it, means that a single temperature achieves the same.
+- Times come from parallel runs and show the order of magnitude. `advreg bench` measures each method
+  alone ([what it costs](cost.md)).
 """
 
 FURTHER = """
-- Not among these contests: the further controls that PLAN.md names for methods that gain, and SMART with the cached
-  prediction.
+- Not included in these contests: the further controls that PLAN.md names for methods that gain, and
+  SMART with the cached prediction.
 """
 
 NO_GAINS = "No contestant has all its seeds yet; see below for what is missing."
 
 SUMMARY = """
-Gains over tuned Standard with 95 % intervals: in points, in deviations (MiniLM) or in BLEU (Multi30k). Bold: pays for
-its price.
+The table shows gains over tuned Standard with 95 % intervals, in points, in deviations (MiniLM) or
+in BLEU (Multi30k). Methods that pay for their price are bold.
 """

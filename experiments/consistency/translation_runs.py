@@ -69,7 +69,7 @@ class TranslationRun:
         planned: what to run.
         data: the folder of the data.
         changes: of the contest's own settings, for a quick look at whether everything works.
-        scratch: checkpoints go here; a run that was stopped goes on from its last one.
+        scratch: checkpoints go here; a stopped run resumes from its last one.
     """
 
     planned: Planned

@@ -109,15 +109,15 @@ def where(outcome: Outcome) -> str:
 
 
 def answer(judged: Sequence[Outcome]) -> str:
-    """Which methods pay, where and at what price; where none does; what is undecided; what has no
-    verdict yet.
+    """A list of the methods with where each pays and at what price; where none does; which verdicts
+    are open or missing.
     """
     started = [outcome for outcome in judged if outcome.verdicts]
     if not started:
         return "**No verdict yet**: no contestant has all its seeds."
     complete = sum(map(_decided, judged))
     so_far = (
-        [f"So far {complete} of {len(judged)} comparisons are complete."]
+        [f"{complete} of {len(judged)} comparisons are complete so far."]
         if complete < len(judged)
         else []
     )
@@ -128,9 +128,8 @@ def answer(judged: Sequence[Outcome]) -> str:
     flat = [
         _closest(outcome) for outcome in started if _decided(outcome) and not _with(outcome, PAYS)
     ]
-    return " ".join(
-        [*so_far, *(_summary(started, name) for name in names), *flat, *_waiting(judged)]
-    )
+    methods = "\n".join(f"- {_summary(started, name)}" for name in names)
+    return "\n\n".join([*so_far, methods, *flat, *_waiting(judged)])
 
 
 def _order(judged: Sequence[Outcome], name: str) -> tuple[int, int, int]:

@@ -1,5 +1,5 @@
-"""Work off a queue of contests: many runs side by side, each finished one appended to one file of
-records.
+"""Process a queue of contests: many runs in parallel, each appended to one file of records when it
+is finished.
 
     python experiments/consistency/work.py --contests builtin --data DATA --out runs.jsonl.gz \
         --jobs 2
@@ -7,11 +7,11 @@ records.
         --out $OUT/runs.jsonl.gz --known earlier.jsonl.gz --jobs 15 --seconds 560
 
 DATA holds ``nlu/``, ``mt/``, ``sft/`` and ``builtin/`` (see pack.py). Runs whose records are in OUT
-or in a file of --known are not repeated; candidates that they decide are chosen from them, so the
-same command goes on wherever it was stopped.
-With --seconds it stops in time: no run is begun that would not end, and those at work are stopped.
-Runs go by contest in the order given, candidates first, then by seed: whatever is missing in the
-end is missing of all methods alike.
+or in a file of --known are not repeated, and they determine the choice of candidates, so the same
+command resumes where it was stopped.
+With --seconds it stops in time: it starts no run that would not finish, and stops running ones.
+Runs are ordered by contest as given, candidates first, then by seed, so that at the end the same
+runs are missing for every method.
 
 A run's key is CONTEST/TASK/STAGE/CONTESTANT/CANDIDATE/seed-N, STAGE tune or result.
 """
@@ -42,7 +42,7 @@ from advreg.lab.search.pool import Job, JobReporter, JobResult, Runner
 from advreg.records.log import RecordLog
 from advreg.records.run import RunRecord
 
-# time beside Standard's while none has been measured
+# time relative to Standard's until it has been measured
 _FACTORS = {
     "r3f": 1.6,
     "rdrop": 1.6,
@@ -74,7 +74,7 @@ class Timed:
 
 
 def free_memory() -> None:
-    """Leave nothing of a run to the next one in the process, or to other processes on the GPU."""
+    """Release all memory of a run for the next one in the process and for other processes on the GPU."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -117,7 +117,7 @@ class Queue:
                 yield each
 
     def _place(self, rank: int, number: int, each: Planned) -> float:
-        """Where it stands in the queue; Standard's candidates come first, since all others wait for
+        """Its place in the queue; Standard's candidates come first, since all others wait for
         them.
         """
         first = each.stage == stages.TUNE and each.contestant == STANDARD

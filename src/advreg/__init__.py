@@ -1,8 +1,7 @@
-"""advreg: adversarial regularisation for language models, with perturbations that are cached and
-reused.
+"""advreg: adversarial regularisation for language models, with cached perturbations.
 
-Public names are loaded when they are first used, so that ``import advreg`` costs little more than
-``import torch`` and transformers is imported only by those who need it.
+Public names are loaded on first use, so that ``import advreg`` costs little more than
+``import torch``, and transformers is imported only when it is needed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_train_help_shows_a_flag_for_every_setting_and_every_option_of_every_met
 ) -> None:
     done = advreg("train", "--help", cwd=tmp_path, env={"COLUMNS": "200"})
     shown = set(done.out.split())
-    singular = {"methods": "method"}
+    singular = {"methods": "method", "label_kind": "kind"}
     settings = {field.name for field in dataclasses.fields(TrainSettings)} - {"options", "training"}
     options = {option.name for name in registry for option in describe(name)}
     wanted = {"config", "set", "resume", *(singular.get(name, name) for name in settings | options)}
@@ -151,13 +151,20 @@ def compared(
 def test_the_table_compares_the_methods(compared: tuple[Done, Path]) -> None:
     done, folder = compared
     assert done.code == 0, done.err
-    preset, runs = done.out.splitlines()[:2]
-    assert preset.startswith("preset fine-tuning: its options hold where none are given")
+    preset, columns, held_out, runs = done.out.splitlines()[:4]
+    assert preset.startswith("preset fine-tuning: sets options that you do not give")
     assert runs == (
         "train: 40 training and 4 dev samples, 2 classes; model tiny-bert; 4 runs of 2 epochs"
     )
+    assert columns == (
+        "train: text in column 'text', label in column 'label'; classification, because the labels "
+        "are 2 names"
+    )
+    assert held_out == (
+        "train: no --dev, so 4 of 44 rows are held out to evaluate on, of each class alike"
+    )
     table = cells(done.out)
-    assert list(table) == ["standard", "arch"]
+    assert list(table) == ["standard", "arch", "majority"]
     seeds, accuracy, time, forward, backward, cache = table["standard"]
     assert (seeds, time, forward, backward, cache) == ("2", "1.00", "1.00", "1.00", "–")
     assert " ± " in accuracy
@@ -193,7 +200,7 @@ def test_a_used_folder_is_refused_without_resume_and_finished_runs_are_not_repea
     ]  # fmt: skip
     refused = advreg(*again, cwd=folder.parent)
     assert (refused.code, refused.err) == (
-        2, "error: output 'out' holds runs already; add --resume to go on with them, or choose another folder\n",
+        2, "error: output 'out' holds runs already; add --resume to resume them, or choose another folder\n",
     )  # fmt: skip
     done = advreg(*again, "--resume", cwd=folder.parent)
     assert done.code == 0, done.err

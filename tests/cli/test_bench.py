@@ -64,7 +64,7 @@ def test_a_table_shows_time_ratio_passes_and_cache_as_in_the_record(folder: Path
 
 def test_a_table_projects_times_to_a_whole_run(folder: Path) -> None:
     printed = (folder / "printed.txt").read_text()
-    _, _, whole = printed.partition("a whole run of 150 epochs, 2 × 4")
+    _, _, whole = printed.partition("a whole run of 150 epochs")
     runs = cells(whole)
     assert runs["arch"][0] == "10"
     assert runs["standard"][:2] == ["–", "1.00 (1.00–1.00)"]
@@ -158,7 +158,7 @@ def test_an_interruption_leaves_what_was_measured(
     record = load(tmp_path / "bench.json")
     assert (code, record.status) == (INTERRUPTED, "interrupted")
     assert sorted(len(row.rounds) for row in record.panels[0].rows) == [1, 2]
-    assert "interrupted; what was measured so far:" in out.getvalue()
+    assert "interrupted; results so far:" in out.getvalue()
 
 
 def test_a_crash_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,6 @@ def test_the_table_is_that_of_the_records_and_can_be_printed_again(
             for seed in (0, 1)
         ]
         assert re.search(rf"\| {name} \| (.* \| )?(\*\*)?{sum(values) / 2:.1f} ± ", text)
-    assert (done / "out" / "table.csv").read_text().startswith("kind,task,method,")
     assert "gradient norm" in (done / "norms.svg").read_text()
 
 

@@ -17,7 +17,7 @@ def test_a_model_in_a_folder_passes_with_exit_code_0(
     assert "✗" not in done.out
     checks = [line for line in done.out.splitlines() if line.startswith("│ ✓")]
     assert len(checks) == 6
-    assert "✓ the perturbation arrives; this model can be trained with every method" in done.out
+    assert "✓ all checks passed; this model can be trained with every method" in done.out
 
 
 def test_the_folder_of_a_run_stands_for_its_model(

@@ -57,7 +57,7 @@ def test_every_options_flag_reaches_its_method_and_changes_nothing_else(
 ) -> None:
     value = another(method, option)
     settings, _ = settings_of(
-        *("--method", method, "--model", "m", "--preset", "none"),
+        *("--method", method, "--model", "m", "--preset", "none", "--epochs", "20"),
         *(f"--{option.name.replace('_', '-')}", value),
     )
     assert settings.method(method).options() == {**create(method).options(), option.name: value}

@@ -146,7 +146,7 @@ def test_a_killed_run_is_not_taken_up_with_other_options(arch: Comparison) -> No
     done = arch("broken", "--resume", "--ema", "0.25")
     assert done.code == 2
     assert (
-        "arch-seed7 cannot go on, because what it was started with changed: ema was 0.3, is 0.25"
+        "arch-seed7 cannot be resumed, because its settings or data changed: ema was 0.3, is 0.25"
         in done.err
     )
     done = arch("broken", "--resume", "--cache-device", "disk")  # which changes no result

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from advreg.cli.probe import by_task, scores_table
 from advreg.lab.kinds.wordpieces import train_tokenizer
+from advreg.lab.report.sections.probing import by_task, scores_table
+from advreg.lab.report.tables import Cell
 from advreg.records.probe import ProbeRecord, ProbeResult
 from advreg.records.sealed import load_as
 from command_server import CommandServer
@@ -77,8 +78,10 @@ def test_a_single_head_has_no_deviation() -> None:
         ProbeResult(encoder=name, label=name, scores=values, **about)
         for name, values in scores.items()
     ]
-    cells = list(scores_table(results).columns[1].cells)
-    assert cells == ["[bold]49.8[/bold]", "41.0 ± 1.4"]
+    assert [row[1] for row in scores_table(results).cells] == [
+        Cell("49.8", bold=True),
+        Cell("41.0 ± 1.4"),
+    ]
 
 
 def test_methods_stand_in_the_order_of_tables_and_their_encoders_together() -> None:

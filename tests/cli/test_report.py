@@ -31,7 +31,7 @@ def test_the_page_is_written_and_what_could_not_be_read_is_told(tmp_path: Path) 
     assert f"report: {out} (1 run, " in printed
     page = out.read_text(encoding="utf-8")
     assert "<title>Mine &amp; yours</title>" in page
-    assert "Drawn from the records of 1 run." in page
+    assert "Made from the records of 1 run." in page
     assert [path.name for path in out.parent.iterdir()] == ["report.html"]
 
 

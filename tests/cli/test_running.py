@@ -54,7 +54,7 @@ def test_what_a_run_that_goes_on_had_done_before_does_not_make_it_fast() -> None
         clock[0] += 10.0
         tally.stepped(first, step, 100)
         if step < 45:
-            assert tally.eta() == "time left unknown yet"
+            assert tally.eta() == "remaining time unknown"
         elif step == 50:
             assert tally.eta() == "about 25 min 0 s left"  # 150 steps
     left[0] = 1

@@ -56,7 +56,7 @@ def unlike(folder: Path, models: int = 1) -> list[str]:
             folder / "study" / "arch" / f"radius={number / 10},neighbours=5" / f"seed-{number}",
             record,
         )
-    return [f"arch/radius={number / 10},neighbours=5/seed-{number}" for number in range(12)]
+    return [f"radius={number / 10},neighbours=5/seed-{number}" for number in range(12)]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
@@ -75,7 +75,7 @@ def test_at_any_width_every_row_says_which_run_it_is_in_a_few_lines(
 def test_columns_are_left_out_from_the_least_important_on_and_told(tmp_path: Path) -> None:
     unlike(tmp_path, models=6)
     shown = printed(tmp_path, width=80)
-    told = "no room for started, training: widen the terminal, or use --json or --csv\n"
+    told = "no room for settings, started, training: widen the terminal, or use --json or --csv\n"
     assert told in shown
     header = next(line for line in shown.splitlines() if line.split()[:1] == ["run"])
     assert header.split() == ["run", "task", "model", "seed", "score"]

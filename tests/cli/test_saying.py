@@ -44,7 +44,7 @@ def test_a_long_note_leaves_the_steps_and_times_of_a_bar_whole(width: int) -> No
         progress.add_task("standard-seed0", completed=384, total=384, note=note(logs))
     line = printed(console).rstrip("\n")
     assert re.search(
-        r"standard-seed0 ━+ 384/384 \d:\d\d:\d\d \S+ +accuracy 0\.468  loss 0\.306", line
+        r"standard-seed0 ━+ 384/384 \d:\d\d:\d\d \S+ +accuracy 46\.8  loss 0\.306", line
     )
     assert "\n" not in line
     assert ("penalty 0.081" in line) == (width == 120)

@@ -81,9 +81,6 @@ every_method = pytest.mark.parametrize("name", METHODS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 two_families = pytest.mark.parametrize("family", TWO)
 
-# the Trainer collects garbage after each run, which takes long among all that was imported
-gc.freeze()
-
 
 @pytest.fixture(autouse=True)
 def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Copies | None:

@@ -9,6 +9,7 @@ the middle of a save, or a disk that is full. Nothing but the imports is shared 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -129,9 +130,12 @@ def start(folder: Path, command: Sequence[object]) -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Read requests, one JSON object to a line, and answer each with how its children ended."""
+    import advreg.cli.flags
     import advreg.cli.train
     import advreg.hf.trainer  # noqa: F401 - what every run would import
 
+    gc.freeze()  # or each child would search all of it for garbage, and copy it
+    os.fsync = lambda descriptor: None  # a kill, unlike a power cut, loses nothing that is written
     for line in sys.stdin:
         request, port, children = json.loads(line), free_port(), dict[int, int]()
         for rank in range(request["ranks"]):

@@ -2,6 +2,7 @@
 against the clock.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -99,7 +100,9 @@ def _ended(running: list[subprocess.Popen[bytes]], seconds: float) -> list[int |
 def main(job: str, arguments: str, found: str) -> None:
     module, function = job.split(":")
     torch.set_num_threads(1)
-    value = getattr(importlib.import_module(module), function)(**json.loads(arguments))
+    work = getattr(importlib.import_module(module), function)
+    gc.freeze()  # each run of the Trainer collects garbage, which modules are not
+    value = work(**json.loads(arguments))
     torch.save(value, found)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()

@@ -122,13 +122,9 @@ def save(folder: Path, record: RunRecord, healthy: HealthRecord | None = None) -
     return folder
 
 
-def by_accuracy(task: str, metrics: object) -> Sequence[str]:
-    return ["accuracy"]
-
-
 def sections_of(folder: Path) -> dict[str, Section]:
     """What a report says of the records in a folder, by the section's key."""
-    return {section.key: section for section in sections(gather([folder]), by_accuracy)}
+    return {section.key: section for section in sections(gather([folder]))}
 
 
 def reported(folder: Path, records: Sequence[RunRecord]) -> dict[str, Section]:

@@ -82,9 +82,6 @@ LENGTHS = (
 slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("graphs")
 
-# the Trainer collects garbage after each run, which takes long among all that was imported
-gc.freeze()
-
 
 def method_of(name: str, **options: Any) -> Method:
     return create(name, **SETTINGS.get(name, {}) | options)

@@ -4,7 +4,6 @@ resumed.
 
 from __future__ import annotations
 
-import gc
 import logging
 import shutil
 from pathlib import Path
@@ -24,8 +23,6 @@ from advreg.methods import Standard, create
 from contracting import Contracting
 from tiny_models import tiny
 from tiny_runs import end_of, stock_trainer, tiny_trainer
-
-gc.freeze()  # the Trainer collects garbage after each run, which is slow with many modules imported
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The Trainer with a method: the stock one's arguments, logs, clock, saves, and what it refuses."""
 
-import gc
 import inspect
 import logging
 import os
@@ -44,9 +43,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "r3f": {"noise_scale": 0.1},
 }
 Rows = list[dict[str, Any]]
-
-# the Trainer collects garbage after each run, which takes long among all that was imported
-gc.freeze()
 
 
 def method_of(name: str, **options: Any) -> Any:

@@ -103,7 +103,7 @@ def test_the_report_draws_every_run(advreg: CommandServer, trained: Done, home: 
     done = advreg("report", "runs", "-o", "page.html", cwd=home)
     assert done.code == 0, done.err
     page = (home / "page.html").read_text(encoding="utf-8")
-    assert "Drawn from the records of 2 runs." in page
+    assert "Made from the records of 2 runs." in page
     assert advreg("runs", "runs", cwd=home).out.count("train") >= 2
 
 

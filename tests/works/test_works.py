@@ -4,7 +4,6 @@ the first step.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,6 @@ from works.traces import Trace, require_identical
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`label_smoothing_factor` is deprecated:FutureWarning"
 )
-
-# the Trainer collects garbage after each run, which takes long among all that was imported
-gc.freeze()
 
 FAST = ("standard", "r3f", "arch", "freelb")  # one method of each kind
 

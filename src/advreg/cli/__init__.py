@@ -6,7 +6,7 @@ import os
 import sys
 
 USER_ERRORS = (OSError, ValueError, FloatingPointError)
-"""Errors whose text is meant for users; most of advreg's own are such."""
+"""Errors whose text is meant for users, such as most of advreg's own."""
 
 
 def main() -> None:

@@ -10,13 +10,17 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from advreg.cli.flags import given_of, normalised, parse_assignments, with_flags
+from advreg.cli.flags import completed, given_of, normalised, parse_assignments, with_flags
 from advreg.lab.runs import bases
 from advreg.records.environment import require_clean_tree
 
 
 class Commands(TyperGroup):
-    """Commands that name the value they refuse, and the option that an abbreviation stands for."""
+    """Commands whose errors name the rejected value, and suggest the option for an abbreviation."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, completed(name or "") or command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,7 +39,7 @@ class Commands(TyperGroup):
 
 
 def _meant(error: Any) -> list[str]:
-    """Options whose initials were given: ``--lr`` means ``--learning-rate``."""
+    """Options with the given initials: ``--lr`` means ``--learning-rate``."""
     options = [name for each in error.ctx.command.params for name in each.opts]
     initials = {name: "".join(word[:1] for word in name.split("-")) for name in options}
     return [name for name in options if f"--{initials[name]}" == error.option_name]
@@ -50,8 +54,7 @@ def _listed(error: Any) -> list[str]:
 
 app = typer.Typer(
     cls=Commands,
-    help="Adversarial regularisation for language models, with perturbations that are cached and "
-    "reused.",
+    help="Adversarial regularisation for language models, with cached perturbations.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -79,11 +82,11 @@ def print_version(wanted: bool) -> None:
 
 
 def say_preset(settings: bases.AnySettings) -> None:
-    """Name a preset that is not the usual one of its kind of task."""
+    """Print the preset if it is not the default of its kind of task."""
     if settings.preset not in (None, type(settings).preset):
         console.print(
-            f"preset {settings.preset}: its options hold where none are given; leave it out by "
-            "--preset none",
+            f"preset {settings.preset}: sets options that you do not give; use --preset none to "
+            "omit it",
             highlight=False,
             soft_wrap=True,
         )
@@ -109,7 +112,7 @@ Config = Annotated[
 GridConfig = Annotated[
     Path | None,
     typer.Option(
-        help=r"TOML file with any of the settings, and \[grid]: what is tuned or varied",
+        help=r"TOML file with any of the settings, and \[grid]: the options to tune or vary",
         rich_help_panel=_CONFIGURATION,
     ),
 ]
@@ -123,11 +126,11 @@ Assignments = Annotated[
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", help="how many seeds, or which: 0,5,7", show_default="3"),
+    typer.Option("--seeds", help="number of seeds, or a list: 0,5,7", show_default="3"),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(help="runs side by side", show_default="one per GPU; else per core, 4 at most"),
+    typer.Option(help="parallel runs", show_default="one per GPU; else per core, 4 at most"),
 ]
 Devices = Annotated[
     str | None,
@@ -139,15 +142,15 @@ AllowDirty = Annotated[
     bool,
     typer.Option(
         "--allow-dirty",
-        help="run code of advreg that no commit holds; the record says so",
+        help="run advreg with uncommitted changes; the record notes it",
         rich_help_panel=_CONFIGURATION,
     ),
 ]
 KeepModels = Annotated[
-    bool, typer.Option("--keep-models", help="leave models and checkpoints of all runs")
+    bool, typer.Option("--keep-models", help="keep models and checkpoints of all runs")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="train nothing: check it, and say what is left to do")
+    bool, typer.Option("--dry-run", help="train nothing: check settings, list remaining runs")
 ]
 
 
@@ -156,7 +159,7 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and leave.", is_eager=True, callback=print_version
+            "--version", help="Print the version and exit.", is_eager=True, callback=print_version
         ),
     ] = False,
 ) -> None:
@@ -211,7 +214,7 @@ def compare(
     *,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="tasks, as for train; several: a,b", show_default="docstrings"),
+        typer.Option(help="tasks, as for train: a or a,b", show_default="docstrings"),
     ] = None,
     seeds: Seeds = None,
     candidates: Annotated[
@@ -240,7 +243,7 @@ def compare(
     devices: Devices = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="method that the others are compared with", show_default="standard"),
+        typer.Option(help="reference method for differences", show_default="standard"),
     ] = None,
     keep_models: KeepModels = False,
     dry_run: DryRun = False,
@@ -252,7 +255,7 @@ def compare(
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(help="train nothing: print the tables of this folder, from its records"),
+        typer.Option(help="train nothing: print the tables of this folder from its records"),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="gradient norms, as .svg")] = None,
     config: GridConfig = None,
@@ -260,12 +263,12 @@ def compare(
     allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
-    """Which method pays on your data, and is it real? Every method is tuned with the same effort.
+    """Find the method that pays on your data. Every method is tuned with the same effort.
 
-    Candidates from a grid are trained on a part of the training data and chosen on the rest, never
-    on dev; settings given as flags are not tuned. Seeds are added until each method pays, does not
-    pay, or the budget ends. The winner's model is in FOLDER/best. Repeat the command to resume a
-    comparison.
+    Candidates from a grid are trained on part of the training data and selected on the rest, never
+    on dev; options that you give as flags are not tuned. Seeds are added until each method pays,
+    does not pay, or the budget ends. The winner's model is in FOLDER/best. Repeat the command to
+    resume a comparison.
     """
     given = given_of({**flags, "task": task, "seeds": seeds, "output": output})
     training = parse_assignments(set_ or [])
@@ -311,12 +314,12 @@ def study(
     grid: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of what is varied", show_default="the paper's figure, and more"
+            help="TOML file with the values to vary", show_default="the paper's figure, and more"
         ),
     ] = None,
     write_grid: Annotated[
         Path | None,
-        typer.Option(help="train nothing: write the default grid to this new file, to be edited"),
+        typer.Option(help="train nothing: write the default grid to this new file"),
     ] = None,
     jobs: Jobs = None,
     devices: Devices = None,
@@ -330,9 +333,7 @@ def study(
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(
-            help="train nothing: print and draw the study of this folder, from its record"
-        ),
+        typer.Option(help="train nothing: print and draw the study of this folder from its record"),
     ] = None,
     picture: Annotated[
         Path | None,
@@ -346,10 +347,10 @@ def study(
     allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
-    """Vary one thing of a method at a time: the paper's parameter study, on any task.
+    """Vary one option of a method at a time: the paper's parameter study, on any task.
 
-    Every point is trained with every seed, next to SMART and Standard; what several studies need is
-    trained once. Repeat the command to resume a study.
+    Every point is trained with every seed, next to SMART and Standard; runs that several studies
+    share are made once. Repeat the command to resume a study.
     """
     given = given_of({**flags, "seeds": seeds, "output": output})
     training = parse_assignments(set_ or [])
@@ -377,51 +378,122 @@ def study(
 
 
 @app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder of a run, or a model folder")],
+    *,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="txt (a text a line), csv, tsv, jsonl or parquet",
+            show_default="standard input",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="txt, csv or jsonl", show_default="standard output"),
+    ] = None,
+    input_format: Annotated[
+        str | None,
+        typer.Option(help="txt, csv or jsonl", show_default="by the file's name; else txt"),
+    ] = None,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            help="txt, csv or jsonl",
+            show_default="by the file's name; else csv, or txt for a translation",
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="column of the text", show_default="as in the training, else guessed"),
+    ] = None,
+    pair_column: Annotated[
+        str | None,
+        typer.Option(
+            help="column of the second text of a pair",
+            show_default="as in the training, else guessed",
+        ),
+    ] = None,
+    all_classes: Annotated[
+        bool, typer.Option("--all-classes", help="a column with the probability of each class")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda", show_default="cuda if there is one")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="NAME=VALUE: precision; batch_size of a classifier; beam, length_penalty, "
+            "max_tokens of a translator; answer_length of a language model",
+        ),
+    ] = None,
+) -> None:
+    """Predict with a trained model: `advreg predict RUN < texts`, or with --input and --output.
+
+    A classifier adds the class and its probability to each row, a regressor a number, a translator
+    a translation. Texts are cut as in the training. Progress goes to stderr.
+    """
+    from advreg.cli.predict import Order, predict_standard_streams
+
+    given = parse_assignments(set_ or [])
+    given |= {"device": device} if device is not None else {}
+    given |= {"all_classes": True} if all_classes else {}
+    order = Order(
+        model, input_, output, input_format, output_format, text_column, pair_column, given
+    )
+    predict_standard_streams(order)
+
+
+@app.command()
 def translate(
-    model: Annotated[
-        Path, typer.Argument(help="folder of a translation run, or the model folder in it")
-    ],
+    model: Annotated[Path, typer.Argument(help="folder of a translation run, or its model folder")],
     *,
     beam: Annotated[
         int | None, typer.Option(help="beam size; 1 is greedy", show_default="the model's own")
     ] = None,
     length_penalty: Annotated[
         float | None,
-        typer.Option(help="above 0 favours long translations", show_default="the model's own"),
+        typer.Option(help="values above 0 favour long outputs", show_default="the model's own"),
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(help="positions of a batch, beams counted", show_default="by device"),
+        typer.Option(help="positions per batch, including beams", show_default="by device"),
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32 or bf16")] = "fp32",
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda", show_default="cuda if there is one")
     ] = None,
 ) -> None:
-    """Translate lines: `advreg translate MODEL < source > output`. Progress goes to stderr."""
-    from advreg.cli.translate import translate_standard_streams
+    """Translate lines: `advreg translate MODEL < source > output`; `advreg predict` with the
+    options of translation as flags.
+    """
+    from advreg.cli.predict import Order, predict_standard_streams
 
-    translate_standard_streams(
-        model,
-        beam=beam,
-        length_penalty=length_penalty,
-        max_tokens=max_tokens,
-        precision=precision,
-        device=device,
-    )
+    options = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "max_tokens": max_tokens,
+        "precision": precision,
+        "device": device,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    predict_standard_streams(Order(model, output_form="txt", options=given))
 
 
 @app.command()
 def doctor(
     model: Annotated[
         str,
-        typer.Argument(help="the folder of a run or a model, minilm, or a name on the hub"),
+        typer.Argument(help="folder of a run or a model, minilm, or a name on the hub"),
     ],
     site: Annotated[
-        str, typer.Option(help="where δ is added: tokens, block, or a module's name")
+        str, typer.Option(help="place of δ: tokens, block, or the name of a module")
     ] = "tokens",
     radius: Annotated[
-        float, typer.Option(help="l2 size of the perturbation that is tried, per sentence")
+        float, typer.Option(help="l2 norm of the tested perturbation, per sentence")
     ] = 0.1,
     dtype: Annotated[
         str, typer.Option(help="dtype of the weights: float32, bfloat16, float16")
@@ -433,7 +505,7 @@ def doctor(
         bool, typer.Option("--trust-remote-code", help="run code that comes with the model")
     ] = False,
 ) -> None:
-    """Prove with one batch that the perturbation reaches a model and does what it should."""
+    """Check with one batch that perturbations reach a model and have the intended effect."""
     from advreg.cli.doctor import report
 
     raise typer.Exit(report(model, site, radius, dtype, checkpointing, console, trust_remote_code))
@@ -482,16 +554,14 @@ def bench(
     compile_mode: Annotated[str | None, typer.Option(help="mode of torch.compile")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     reuse_only: Annotated[
-        bool, typer.Option("--reuse-only", help="leave ARCH's refresh steps out")
+        bool, typer.Option("--reuse-only", help="skip ARCH's refresh steps")
     ] = False,
     two_pass: Annotated[
         bool, typer.Option("--two-pass", help="also r3f and arch without the fused pass")
     ] = False,
     no_trainers: Annotated[
         bool,
-        typer.Option(
-            "--no-trainers", help="leave steps of the Trainer out, the stock one and ours"
-        ),
+        typer.Option("--no-trainers", help="skip steps of the Trainer, the stock one and ours"),
     ] = False,
     peers: Annotated[
         bool, typer.Option("--peers", help="also smart-pytorch, if installed")
@@ -499,16 +569,14 @@ def bench(
     samples: Annotated[
         int, typer.Option(help="size of the synthetic data set that ARCH caches for")
     ] = 10_000,
-    warmup: Annotated[int, typer.Option(help="steps of each contender that are not timed")] = 3,
-    steps: Annotated[int, typer.Option(help="steps of each contender in a round")] = 10,
-    rounds: Annotated[int, typer.Option(help="rounds; every contender has a turn in each")] = 10,
+    warmup: Annotated[int, typer.Option(help="untimed warm-up steps of each method")] = 3,
+    steps: Annotated[int, typer.Option(help="steps of each method in a round")] = 10,
+    rounds: Annotated[int, typer.Option(help="rounds, each with all methods")] = 10,
     no_optimizer: Annotated[
-        bool, typer.Option("--no-optimizer", help="leave clipping and AdamW out")
+        bool, typer.Option("--no-optimizer", help="skip clipping and AdamW")
     ] = False,
-    epochs: Annotated[int, typer.Option(help="of the whole run that times are projected to")] = 150,
-    refresh_every: Annotated[
-        int, typer.Option(help="ARCH's T_c, where its spec says nothing else")
-    ] = 15,
+    epochs: Annotated[int, typer.Option(help="epochs of a whole run, for projected times")] = 150,
+    refresh_every: Annotated[int, typer.Option(help="ARCH's T_c, unless its spec sets it")] = 15,
     seed: Annotated[int, typer.Option(help="of weights, data and order")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="the record", show_default="runs/bench-MODEL.json")
@@ -524,7 +592,7 @@ def bench(
 ) -> None:
     """Measure what each method costs: passes, time per step, memory.
 
-    All contenders take turns on one model in every round; a ratio to Standard is taken within a
+    All methods alternate on one model in every round; ratios to Standard are taken within a
     round.
     """
     from advreg.cli.bench import measure, redraw
@@ -572,11 +640,13 @@ def probe(
         str | None, typer.Option(help="folder of the data; without it the hub (or ADVREG_DATA)")
     ] = None,
     seeds: Annotated[int, typer.Option(help="heads for each encoder and task")] = 10,
-    epochs: Annotated[int, typer.Option(help="passes over the training texts of a head")] = 10,
-    batch_size: Annotated[int, typer.Option(help="texts per step of a head")] = 32,
+    epochs: Annotated[int, typer.Option(help="epochs of a head's training")] = 10,
+    batch_size: Annotated[int, typer.Option(help="texts per training step of a head")] = 32,
     learning_rate: Annotated[float, typer.Option(help="peak learning rate of a head")] = 1e-3,
     dropout: Annotated[float, typer.Option(help="dropout before the head")] = 0.1,
-    max_length: Annotated[int | None, typer.Option(help="tokens a text is cut to")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="tokens at which texts are truncated")
+    ] = None,
     pooling: Annotated[
         Literal["head", "mean"],
         typer.Option(
@@ -585,7 +655,7 @@ def probe(
         ),
     ] = "head",
     out: Annotated[Path, typer.Option(help="the record")] = Path("runs/probe.json"),
-    picture: Annotated[Path | None, typer.Option(help="violins, as .svg")] = None,
+    picture: Annotated[Path | None, typer.Option(help="scores of the heads, as .svg")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the record")] = False,
     from_: Annotated[
         Path | None, typer.Option("--from", help="fit nothing: print and draw this record")
@@ -594,7 +664,7 @@ def probe(
         str | None, typer.Option(help="of the code, where it is not a git checkout")
     ] = None,
 ) -> None:
-    """Freeze encoders and fit only a head on other tasks: how good are their representations?"""
+    """Probe representations: freeze encoders and fit only a head on other tasks."""
     from advreg.cli.probe import redraw, run_probe
     from advreg.lab.search.probing import ProbeSettings
 
@@ -633,10 +703,9 @@ def report(
         str, typer.Option(help="heading of the page")
     ] = "Adversarial regularisation: a report",
 ) -> None:
-    """Write one page of everything that was run: scores, cost, curves, studies, the perturbation,
-    what failed.
+    """Write a report of all runs: scores, cost, curves, studies, perturbations, failures.
 
-    The page is one file that needs no network. It is drawn from records alone.
+    The report is a single file that needs no network. It is made from records alone.
     """
     from advreg.cli.report import write_report
 
@@ -656,16 +725,14 @@ def runs(
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="only this seed; may be repeated")] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="only finished, failed or unfinished ones")
+        list[str] | None, typer.Option(help="only finished, failed or unfinished runs")
     ] = None,
-    sort: Annotated[str, typer.Option(help="a column; -score: the highest first")] = "run",
-    tuning: Annotated[
-        bool, typer.Option("--tuning", help="also runs that only served to choose settings")
-    ] = False,
+    sort: Annotated[str, typer.Option(help="a column; -score sorts the highest first")] = "run",
+    tuning: Annotated[bool, typer.Option("--tuning", help="include runs for tuning")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print every field as JSON")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="print every field as CSV")] = False,
 ) -> None:
-    """List runs: what they were, what they score, how long they took, and why they failed."""
+    """List runs with their settings, scores, times and reasons for failure."""
     from advreg.cli.runs import list_runs
 
     if json_ and csv_:

@@ -1,4 +1,4 @@
-"""``advreg bench``: measures under a progress bar, prints tables, writes the record and the
+"""``advreg bench``: measures with a progress bar, prints tables, writes the record and the
 picture.
 """
 
@@ -7,27 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from advreg.cli.running import INTERRUPTED, tell
 from advreg.lab.bench.run import Bench
 from advreg.lab.bench.settings import BenchSettings
 from advreg.lab.drawing import check_drawable
 from advreg.lab.kinds.training import quiet_libraries
-from advreg.lab.report.sections.bench import (
-    STEPS_CAPTION,
-    STEPS_HEADER,
-    WHOLE_HEADER,
-    bench_title,
-    draw_benches,
-    step_cells,
-    whole_cells,
-)
-from advreg.records.bench import BenchRecord, Panel, load
-
-INTERRUPTED = 130
+from advreg.lab.report.sections.bench import draw_benches, panel_tables
+from advreg.records.bench import BenchRecord, load
 
 
 def measure(
@@ -37,30 +26,23 @@ def measure(
     commit: str | None,
     console: Console,
 ) -> int:
-    """Measure, print and write; the exit code. What was measured is written even if the end is not
-    reached.
+    """Measure, print and write; returns the exit code. Partial results are written after an
+    interruption or an error.
     """
     if picture is not None:
         check_drawable(picture)
     out = choose_file(out, settings.model)
     quiet_libraries()
     bench = Bench(settings, commit)
-    code = 0
     try:
-        with _progress(console) as progress:
-            bar = progress.add_task("", total=None)
-            record = bench.run(
-                lambda text, done, total: progress.update(
-                    bar, description=text, completed=done, total=total
-                ),
-                lambda so_far: so_far.save(out),
-            )
+        record, code = _watched(bench, out, console), 0
     except KeyboardInterrupt:
         record, code = bench.record("interrupted"), INTERRUPTED
-        console.print("interrupted; what was measured so far:")
+        console.print("interrupted; results so far:")
     except Exception:
-        if any(row.rounds for panel in bench.record("failed").panels for row in panel.rows):
-            bench.record("failed").save(out)
+        failed = bench.record("failed")
+        if any(row.rounds for panel in failed.panels for row in panel.rows):
+            failed.save(out)
         raise
     record.save(out)
     print_record(record, console)
@@ -70,8 +52,19 @@ def measure(
     return code
 
 
+def _watched(bench: Bench, out: Path, console: Console) -> BenchRecord:
+    """Measure under a progress bar, and keep the record after each round."""
+    with _progress(console) as progress:
+        bar = progress.add_task("", total=None)
+
+        def watch(text: str, done: int, total: int) -> None:
+            progress.update(bar, description=text, completed=done, total=total)
+
+        return bench.run(watch, lambda so_far: so_far.save(out))
+
+
 def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> None:
-    """Print and draw records that were measured before."""
+    """Print and draw existing records."""
     if picture is not None:
         check_drawable(picture)
     records = [load(path) for path in files]
@@ -82,7 +75,7 @@ def redraw(files: Sequence[Path], picture: Path | None, console: Console) -> Non
 
 
 def choose_file(out: Path | None, model: str) -> Path:
-    """Where the record goes; one that is there already is not overwritten."""
+    """The path of the record; an existing file is not overwritten."""
     if out is not None:
         if out.exists():
             raise ValueError(
@@ -97,44 +90,9 @@ def choose_file(out: Path | None, model: str) -> Path:
 
 
 def print_record(record: BenchRecord, console: Console) -> None:
-    """Two tables for each shape, and the notes."""
-    for panel in record.panels:
-        console.print(steps_table(record, panel))
-        if panel.whole:
-            console.print(whole_table(record, panel))
-    for note in record.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-
-
-def steps_table(record: BenchRecord, panel: Panel) -> Table:
-    """What a step costs."""
-    table = Table(title=bench_title(record, panel), caption=STEPS_CAPTION, box=box.SIMPLE_HEAD)
-    for column in STEPS_HEADER:
-        left = column == "method"
-        table.add_column(
-            column,
-            justify="left" if left else "right",
-            no_wrap=not left,
-            min_width=16 if left else None,
-        )
-    for row in panel.rows:
-        table.add_row(*step_cells(row))
-    return table
-
-
-def whole_table(record: BenchRecord, panel: Panel) -> Table:
-    """What a whole run costs."""
-    epochs = record.settings.get("epochs")
-    table = Table(
-        title=f"a whole run of {epochs} epochs, {panel.batch} × {panel.tokens}", box=box.SIMPLE_HEAD
-    )
-    for column in WHOLE_HEADER:
-        table.add_column(
-            column, justify="left" if column == "method" else "right", no_wrap=column != "method"
-        )
-    for run in panel.whole:
-        table.add_row(*whole_cells(run))
-    return table
+    """The tables of each shape, and the notes."""
+    tables = [table for panel in record.panels for table in panel_tables(record, panel)]
+    tell(tables, {"notes:": record.notes}, console)
 
 
 def _draw(records: Sequence[BenchRecord], picture: Path, console: Console) -> None:

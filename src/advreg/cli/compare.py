@@ -11,7 +11,7 @@ from advreg.cli.running import COMPARE_PAGE, RunOptions, tell, undertake, write_
 from advreg.lab.report.compare import read, results
 from advreg.lab.report.gains import flaws, gain_markdown, gain_tables
 from advreg.lab.report.labels import counted, task_name
-from advreg.lab.report.score_tables import chosen, notes, tables, to_csv, to_markdown
+from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Remaining
@@ -46,8 +46,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
-    page = gain_markdown(record, found) + to_markdown(found)
-    written = write_tables(folder, page, to_csv(found), COMPARE_PAGE)
+    written = write_tables(folder, gain_markdown(record, found) + to_markdown(found), COMPARE_PAGE)
     if picture is not None:
         titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
         draw_norms(runs, picture, titles)
@@ -58,7 +57,7 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
     for line in _last_lines(record, folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     has_models = not record.gains or len(record.best) == len(record.tasks)
-    return has_models and all(failure.tuning for failure in found.failures)
+    return has_models and not found.missing
 
 
 def _last_lines(record: CompareRecord, folder: Path) -> Iterator[str]:

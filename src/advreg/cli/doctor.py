@@ -21,8 +21,8 @@ def report(
     console: Console,
     trusted: bool = False,
 ) -> int:
-    """Examine a model, or the model of a run, and print the findings; 0 if all is well, 1
-    otherwise.
+    """Examine a model, or the model of a run, and print the findings; returns 0 if all checks pass,
+    1 otherwise.
     """
     quiet_libraries()
     model = load_any(_model_of(name), dtype, trusted)
@@ -38,7 +38,7 @@ def report(
         )
     if not failed:
         console.print(
-            "[green]✓[/green] the perturbation arrives; this model can be trained with every method"
+            "[green]✓[/green] all checks passed; this model can be trained with every method"
         )
     return 1 if failed else 0
 

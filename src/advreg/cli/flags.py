@@ -1,5 +1,5 @@
-"""Flags made from what they set: the settings of every kind of task, and every option of every
-method. They are read from the settings and the catalogue of methods, without torch.
+"""Flags for the settings of every kind of task and every option of every method. They are made
+from the settings and the catalogue of methods, without torch.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Annotated, Any, get_args
 
 import typer
@@ -22,18 +22,47 @@ _OPTIONS_PANEL = "Options of the methods"
 _ALIASES = {"methods": "method"}  # of flags, by the name that was given
 
 
+_complete: dict[str, Callable[..., None]] = {}  # commands by name, for :func:`completed`
+
+
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command(config, set, …, **values)`` a flag for each other setting and each option of a
-    method.
+    method, once it runs; until then it has its own flags alone, so that other commands start fast.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    _complete[command.__name__] = command
+    return _with_signature(command, _own_flags(command))
+
+
+def completed(name: str) -> Any:
+    """The command of this name with all its flags; ``None`` if it has no others than its own."""
+    if name not in _complete:
+        return None
+    own = _own_flags(_complete[name])
     named = {parameter.name for parameter in own}
     settings = [parameter for parameter in setting_flags() if parameter.name not in named]
     parameters = [*settings, *own, *option_flags(), *hidden_flags()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(_with_signature(_complete[name], parameters))
+    return typer.main.get_command(alone)
+
+
+def _own_flags(command: Callable[..., None]) -> list[inspect.Parameter]:
+    signature = inspect.signature(inspect.unwrap(command), eval_str=True)
+    return [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+
+
+def _with_signature(
+    command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """The command, as typer is to see it."""
+
+    @wraps(command)
+    def seen(**values: Any) -> None:
+        command(**values)
+
+    seen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    seen.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return seen
 
 
 @cache
@@ -45,7 +74,7 @@ def setting_flags() -> list[inspect.Parameter]:
 
 @cache
 def option_flags() -> list[inspect.Parameter]:
-    """A flag for each option, whichever methods have it."""
+    """A flag for each option of any method."""
     owners: dict[str, list[str]] = {}
     first: dict[str, OptionInfo] = {}
     for method, entry in catalogue().items():
@@ -72,7 +101,7 @@ def hidden_flags() -> list[inspect.Parameter]:
 
 
 def normalised(name: str) -> str:
-    """The name of a flag for the name that was given; for typer."""
+    """The flag for a given name; for typer."""
     return _ALIASES.get(name, name)
 
 
@@ -103,7 +132,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _setting_flag(name: str) -> inspect.Parameter:
-    """The flag of a setting, with what differs between the kinds of tasks that have it."""
+    """The flag of a setting, with differences between the kinds of tasks that have it."""
     found = {k: each for k in KINDS for each in options_of(k) if each.name == name}
     first = next(iter(found.values()))
     helps = {kind: each.help for kind, each in found.items()}
@@ -158,7 +187,7 @@ def _flag(
 
 
 def escaped(help: str) -> str:
-    """A help text in which rich does not take ``[grid]`` for markup."""
+    """A help text, escaped so that rich does not read ``[grid]`` as markup."""
     return help.replace("[", r"\[")
 
 

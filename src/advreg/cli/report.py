@@ -1,4 +1,4 @@
-"""``advreg report``: one page of everything that was run."""
+"""``advreg report``: one page with all runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 
 from advreg import __version__
-from advreg.lab.kinds.registry import main_metrics
 from advreg.lab.report.gather import Gathered, gather
 from advreg.lab.report.labels import counted
 from advreg.lab.report.page.page import render
@@ -23,7 +22,7 @@ def write_report(places: Sequence[Path], out: Path, title: str, console: Console
         raise ValueError(f"output must end in .html, got '{out}'")
     found = gather(places)
     foot = f"Made by advreg {__version__} on {now()[:10]} from records alone."
-    page = render(title, _lead(found), foot, sections(found, main_metrics))
+    page = render(title, _lead(found), foot, sections(found))
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f".{out.name}.new")
     fresh.write_text(page, encoding="utf-8")
@@ -43,4 +42,4 @@ def _lead(found: Gathered) -> str:
         ("bench", "benches"): len(found.benches),
     }
     told = [counted(count, *names) for names, count in counts.items() if count]
-    return f"Drawn from the records of {', '.join(told)}."
+    return f"Made from the records of {', '.join(told)}."

@@ -1,4 +1,4 @@
-"""Many runs under a live display: what ``advreg compare`` and ``advreg study`` share."""
+"""Many runs with a live display, for ``advreg compare`` and ``advreg study``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from advreg.lab.search.pool import (
 )
 
 INTERRUPTED = 130
-MARKDOWN_FILE, CSV_FILE, COMPARE_PAGE = "table.md", "table.csv", "compare.md"
+MARKDOWN_FILE, COMPARE_PAGE = "table.md", "compare.md"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
 _STOPPING = (
-    f"stopping: runs write a checkpoint first, for which they have {SECONDS_TO_SAVE:.0f} s; "
+    f"stopping: runs have time to write a checkpoint first: {SECONDS_TO_SAVE:.0f} s; "
     "press Ctrl-C again to leave immediately"
 )
 
@@ -46,7 +46,7 @@ class RunSet(Protocol):
 
     @property
     def left(self) -> Remaining:
-        """Runs that are still to be made."""
+        """The remaining runs."""
 
     def run(self, runner: Runner, watcher: Watcher) -> Any:
         """Make them; KeyboardInterrupt when the user stops them."""
@@ -57,12 +57,12 @@ U = TypeVar("U", bound=RunSet)
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How runs are carried out.
+    """How to execute runs.
 
     Args:
-        jobs: runs side by side; none: what suits the machine.
-        picture: file of what is drawn.
-        dry_run: only check it, and print the plan.
+        jobs: parallel runs; none: chosen for the machine.
+        picture: file of the picture.
+        dry_run: only check the settings and print the plan.
     """
 
     jobs: int | None = None
@@ -82,14 +82,14 @@ def undertake(
     options: RunOptions,
     console: Console,
 ) -> int:
-    """Make the runs that are left and print the results; the exit code.
+    """Make the remaining runs and print the results; returns the exit code.
 
     Args:
-        make: loads and checks it, and tells what a user should know.
+        make: loads and checks the undertaking, and prints notices.
         announce: the plan, given the number of workers.
-        finish: tells the results; have all runs one?
+        finish: prints the results, and returns whether all runs have one.
         folder: of the runs.
-        options: how the runs are carried out.
+        options: how to execute the runs.
         console: to print on.
     """
     from advreg.lab.kinds.training import quiet_libraries
@@ -119,7 +119,7 @@ def undertake(
 
 
 def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print tables, then lists under their titles; a list that is empty is left out."""
+    """Print tables, then lists under their titles; empty lists are omitted."""
     for table in tables:
         console.print(table.caption, highlight=False, markup=False)
         console.print(to_rich(table))
@@ -130,12 +130,11 @@ def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: C
             )
 
 
-def write_tables(folder: Path, markdown: str, csv: str, page: str = MARKDOWN_FILE) -> list[Path]:
-    """Write tables for pages and for programs; returns the files."""
-    written = {folder / page: markdown, folder / CSV_FILE: csv}
-    for path, text in written.items():
-        path.write_text(text, encoding="utf-8")
-    return list(written)
+def write_tables(folder: Path, markdown: str, page: str = MARKDOWN_FILE) -> list[Path]:
+    """Write the tables for a page; returns the files."""
+    path = folder / page
+    path.write_text(markdown, encoding="utf-8")
+    return [path]
 
 
 def find_devices() -> list[str]:
@@ -149,14 +148,14 @@ def find_devices() -> list[str]:
 
 
 class _Display(Watcher, AbstractContextManager["_Display"], Protocol):
-    """Shows the jobs while it is entered."""
+    """Shows the jobs within its context."""
 
 
 class Tally:
-    """How far all jobs together are, and how long the rest will take.
+    """Progress of all jobs together, and the remaining time.
 
     Args:
-        left: runs that are still to be made.
+        left: remaining runs.
         now: the time, in seconds.
     """
 
@@ -192,10 +191,10 @@ class Tally:
         return self.done + self.left().jobs
 
     def eta(self) -> str:
-        """The time left, in words, at the speed of this session so far."""
+        """The remaining time in words, at the speed of this session so far."""
         made = {name: self._shares.get(name, 1.0) - found for name, found in self._found.items()}
         if sum(made.values()) < _SHARE_BEFORE_GUESS:
-            return "time left unknown yet"
+            return "remaining time unknown"
         left = self.left().cost - self._cost(self._shares)
         return f"about {duration((self._now() - self._begun) * left / self._cost(made))} left"
 

@@ -1,4 +1,4 @@
-"""What several commands say in the same words, and show in the same way."""
+"""Texts and displays that several commands share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-_WATCHED = ("eval_accuracy", "eval_pearson", "eval_bleu", "translated", "loss", "penalty")
+from advreg.lab.report.labels import metric_text
+
+_WATCHED = (
+    *("eval_accuracy", "eval_pearson", "eval_bleu", "eval_perplexity", "translated", "answered"),
+    *("loss", "penalty"),
+)
 _ROOMY = 100  # columns of a terminal from which on a long bar leaves room for the note
 
 
 class Notices:
-    """Prints each notice once, however many runs have it to say."""
+    """Prints each notice once, also if several runs emit it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -39,7 +44,7 @@ class Notices:
 
 
 class _NoteColumn(TextColumn):
-    """The only column that gives way in a narrow terminal: on one line, and cut off."""
+    """The only column that shrinks in a narrow terminal: one line, truncated."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -68,21 +73,25 @@ def bars(console: Console, **options: Any) -> Progress:
 
 
 def note(logs: Mapping[str, float]) -> str:
-    """What is worth watching of the last log; when training is over, the share of the sentences
-    that are translated.
+    """The most useful values of the last log; after training, the share of translated
+    sentences.
 
     Example:
         >>> note({"loss": 0.51234, "learning_rate": 1e-4}), note({"eval_bleu": 31.5})
-        ('loss 0.512', 'bleu 31.500')
+        ('loss 0.5123', 'bleu 31.5')
+        >>> note({"eval_accuracy": 0.535})
+        'accuracy 53.5'
     """
     return "  ".join(
-        f"{name.removeprefix('eval_')} {logs[name]:.3f}" for name in _WATCHED if name in logs
+        f"{name.removeprefix('eval_')} {metric_text(name, logs[name])}"
+        for name in _WATCHED
+        if name in logs
     )
 
 
 @contextmanager
 def logs_above(console: Console) -> Iterator[None]:
-    """Within, log lines of advreg and warnings go above the bars instead of through them."""
+    """Print log lines of advreg and warnings above the bars within this context."""
     handler = RichHandler(console=console, show_path=False, show_time=False)
     loggers = [logging.getLogger(name) for name in ("advreg", "py.warnings")]
     for logger in loggers:

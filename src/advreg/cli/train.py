@@ -1,9 +1,9 @@
-"""``advreg train``: carries the runs out under progress bars and prints one table."""
+"""``advreg train``: makes the runs with progress bars and prints one table."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +27,7 @@ from advreg.records.run import RunRecord
 
 
 def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
-    """Every method with every seed, then the comparison."""
+    """Run every method with every seed, then print the comparison."""
     folder = choose_folder(settings, resume)
     workload, notices = load_workload(settings, folder), Notices(console)
     quiet_libraries()
@@ -45,7 +45,8 @@ def run_all(settings: RunSettings, resume: bool, console: Console) -> None:
         }
         done = [_run_one(plan, progress, waiting[plan.name], notices, resume) for plan in plans]
     console.print(comparison(done))
-    notices(f"each run's record.json, items.json.gz and model: {folder}/METHOD-seedN")
+    for text in (*no_better_than_a_constant(done), *next_steps(plans[-1].folder, done[-1])):
+        notices(text)
 
 
 def _run_one(
@@ -75,7 +76,7 @@ def leave_card(record: RunRecord, folder: Path) -> None:
 
 
 def _on_the_hub(model: str) -> str | None:
-    """The name, if the hub may know it: neither a folder nor one of our own."""
+    """The name if it may be a hub name: neither a folder nor a built-in name."""
     ours = model in (SCRATCH, *SHORTHANDS, *PRESETS)
     return None if ours or Path(model).exists() or model.startswith((".", "/", "…")) else model
 
@@ -87,8 +88,7 @@ def comparison(done: Sequence[RunRecord]) -> Table:
     table = Table(title=shown.title, caption=shown.caption)
     for column in ("method", seeds, *shown.columns, time, "forward", "backward", "cache"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for method in dict.fromkeys(record.method.name for record in done):
-        mine = [record for record in done if record.method.name == method]
+    for method, mine in by_method(done).items():
         scores = zip(*map(shown.scores, mine), strict=True)
         table.add_row(
             method,
@@ -99,15 +99,49 @@ def comparison(done: Sequence[RunRecord]) -> Table:
             _mean(mine, "backward"),
             bytes_text(max(record.outcome.cache_bytes or 0 for record in mine)),
         )
+    if shown.baseline is not None:
+        table.add_row(shown.baseline.name, "", f"{shown.baseline.score:.{shown.decimals}f}")
     return table
 
 
-def spread(values: Sequence[float], decimals: int = 3) -> str:
+def by_method(done: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """The runs of each method."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in done:
+        found.setdefault(record.method.name, []).append(record)
+    return found
+
+
+def no_better_than_a_constant(done: Sequence[RunRecord]) -> Iterator[str]:
+    """A warning for each method whose mean score does not exceed the baseline's."""
+    shown = kind_of(done[0].task).table(done[0])
+    if shown.baseline is None:
+        return
+    for method, mine in by_method(done).items():
+        score = statistics.fmean(shown.scores(record)[0] for record in mine)
+        if not score > shown.baseline.score:
+            yield (
+                f"WARNING {method} scores {score:.1f}, no better than one answer for every sample "
+                f"({shown.baseline.name}: {shown.baseline.score:.1f}). Use a pretrained --model or "
+                "more --epochs, and check the labels"
+            )
+
+
+def next_steps(folder: Path, record: RunRecord) -> Iterator[str]:
+    """Where the results are, and how to predict with the last run's model."""
+    yield f"each run's record.json, items.json.gz and model: {folder.parent}/METHOD-seedN"
+    yield f"to predict: advreg predict {folder} < texts.txt (or --input FILE, --output FILE)"
+    line = kind_of(record.task).one_line.format(model=folder / "model")
+    if line:
+        yield f"in Python: {line}"
+
+
+def spread(values: Sequence[float], decimals: int = 1) -> str:
     """Mean ± sample standard deviation; no deviation for a single value.
 
     Example:
-        >>> spread([0.5, 0.7]), spread([0.5]), spread([31.5, 31.7], 2)
-        ('0.600 ± 0.141', '0.500', '31.60 ± 0.14')
+        >>> spread([50.0, 70.0]), spread([50.0]), spread([31.5, 31.7], 2)
+        ('60.0 ± 14.1', '50.0', '31.60 ± 0.14')
     """
     mean = f"{statistics.fmean(values):.{decimals}f}"
     return f"{mean} ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else mean

@@ -18,6 +18,7 @@ from advreg.records.sealed import Payload, RecordError, Upgrade, load_as, save_a
 COMPARE_FILE = "compare.json"
 
 _OUT_OF_100 = ("bleu", "chrf")
+_OWN_SCALE = ("loss", "perplexity")
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -151,7 +152,8 @@ class MethodGain:
         method: which; a control by its name in :attr:`CompareRecord.controls`.
         task: on which; null: the mean over all tasks, where there are several.
         seeds: with a score of both.
-        mean: in percent, or points of BLEU; null without a seed.
+        mean: how much better it is, in percent, points of BLEU, or less perplexity; null without a
+            seed.
         low, high: the interval, valid although seeds were added until a verdict was reached; null
             with fewer than two seeds.
         sampling_error: the part of the standard error that the choice of test samples has; null if
@@ -257,15 +259,15 @@ def score_of(metrics: Mapping[str, float | None], main_metrics: Sequence[str]) -
 
 
 def in_percent(metric: str, value: float | None) -> float | None:
-    """A score out of 100. Scores of translation are already."""
+    """A score out of 100; BLEU, losses and perplexities are unchanged."""
     return 100 * value if value is not None and is_share(metric) else value
 
 
 def is_share(metric: str) -> bool:
     """Whether a score is a share, shown in percent. BLEU and chrF are numbers up to 100, but not
-    percentages.
+    percentages; losses and perplexities have scales of their own.
     """
-    return not metric.endswith(_OUT_OF_100)
+    return not metric.endswith((*_OUT_OF_100, *_OWN_SCALE))
 
 
 def seconds_of(run: RunRecord) -> float:

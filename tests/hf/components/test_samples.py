@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ from tiny_models import tiny, tiny_batch
 
 ROWS = features_of(tiny_batch("bert", batch=8))
 ARCH = {"cache_fraction": 0.5, "refresh_every": 2, "ascent_steps": 1, "radius": 0.5}
-
-gc.freeze()  # the Trainer collects garbage after each run, which is slow with many modules imported
 
 
 @dataclass

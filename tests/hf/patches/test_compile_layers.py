@@ -5,6 +5,7 @@ there are.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from advreg.methods import create
 from observe import batch_of, close, exact, gradients, smoothed_view, step
 from tiny_models import tiny
 
-FAMILIES = ("bert", "marian")
+slowly = partial(pytest.param, marks=pytest.mark.slow)
 GRAPHS = {
     "bert": 3,
     "marian": 6,
@@ -64,7 +65,7 @@ def smart_step(task: HFModelView, length: int) -> dict[str, Tensor]:
     return gradients(task.model)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", slowly("marian")])
 def test_compiled_layers_give_the_same_gradients_in_few_graphs(family: str, graphs: Any) -> None:
     eager, model = HFModelView(exact(family)), exact(family)
     compile_layers(model, backend="aot_eager")
@@ -78,7 +79,7 @@ def test_compiled_layers_give_the_same_gradients_in_few_graphs(family: str, grap
     assert not graphs["graph_break"]
 
 
-@pytest.mark.parametrize("family", ["t5", "marian"])
+@pytest.mark.parametrize("family", [slowly("t5"), "marian"])
 def test_losses_of_a_vocabulary_are_compiled_beside_the_layers_and_stay_the_same(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +144,7 @@ def test_constant_parameters_have_no_gradient_stay_tied_and_come_back() -> None:
     assert model.lm_head.weight is shared.weight
 
 
-@pytest.mark.parametrize("layers", [2, 5])
+@pytest.mark.parametrize("layers", [slowly(2), 5])
 def test_more_layers_are_not_more_graphs(layers: int, graphs: Any) -> None:
     task = HFModelView(exact("bert", num_hidden_layers=layers))
     compile_layers(task.model, backend="aot_eager")

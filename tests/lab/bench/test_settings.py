@@ -65,7 +65,7 @@ def test_standard_comes_first_and_nothing_twice() -> None:
     [
         ({"precision": "fp16"}, "precision must be fp32 or bf16 on a CPU, got 'fp16'"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16, got 'fp8'"),
-        ({"padding": 1.0}, "padding must be a share of at least 0 and below 1, got 1.0"),
+        ({"padding": 1.0}, "padding must be at least 0 and below 1, got 1.0"),
         ({"rounds": 0}, "rounds must be a whole number of 1 or more, got 0"),
         ({"samples": 31}, "samples must be at least the batch size, got 31 for the shape 32x64"),
         (

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import math
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from sacrebleu.metrics import BLEU
 from sklearn import metrics as reference
 
 from advreg.lab.kinds.items import Items
-from advreg.lab.kinds.registry import KINDS, kind_of, main_metrics
+from advreg.lab.kinds.registry import KINDS, kind_of, kind_of_model, main_metrics
 from advreg.lab.kinds.translation.bleu import score
 from advreg.records.run import TaskInfo
 
@@ -42,6 +44,35 @@ def test_no_task_is_of_two_kinds() -> None:
 )
 def test_a_record_is_known_by_its_task(details: dict[str, object], kind: str) -> None:
     assert kind_of(TaskInfo(name="any", details=details)).name == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("BertForSequenceClassification", "classification"),
+        ("MarianMTModel", "translation"),
+        ("BartForConditionalGeneration", "translation"),
+    ],
+)
+def test_a_model_is_known_by_its_class(name: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    assert kind_of_model(tmp_path).name == kind
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"architectures": null}', '{"architectures": ["BertModel"]}']
+)
+def test_a_folder_without_a_model_of_a_known_class_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"must be the folder of a run or of a model|must be of a c"
+    ):
+        kind_of_model(tmp_path)
+
+
+def test_no_class_of_models_is_of_two_kinds() -> None:
+    ends = [end for kind in KINDS.values() for end in kind.architectures]
+    assert not [(a, b) for a in ends for b in ends if a != b and a.endswith(b)]
 
 
 def test_a_run_without_a_known_metric_is_judged_by_none() -> None:

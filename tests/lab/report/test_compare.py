@@ -53,29 +53,21 @@ def test_means_deviations_averages_and_paired_intervals_are_those_of_numpy_and_s
         assert "loss" not in found.cells[key].metrics
     both = {method: (main["mrpc", method] + main["cola", method]) / 2 for method in METHODS}
     for method in METHODS:
-        average = found.averages[method]
+        average = found.score(None, method)
         assert average is not None
         assert (average.mean, average.count) == (pytest.approx(both[method].mean()), n)
         assert average.deviation == pytest.approx(both[method].std(ddof=1), abs=1e-9)
-    for difference in found.differences:
-        scored = (
-            both
-            if difference.task is None
-            else {method: main[difference.task, method] for method in METHODS}
-        )
-        gaps = scored["arch"] - scored[difference.baseline]
-        assert difference.spread is not None
-        assert difference.spread.mean == pytest.approx(gaps.mean(), abs=1e-9)
-        if gaps.std() > 1e-9:
-            test = stats.ttest_rel(scored["arch"], scored[difference.baseline]).confidence_interval(
-                0.95
-            )
-            assert difference.spread.interval() == pytest.approx(
-                (test.low, test.high), rel=1e-6, abs=1e-6
-            )
-    assert [difference.baseline for difference in found.differences] == ["standard"] * 3 + [
-        "smart"
-    ] * 3
+    assert found.baselines == ["standard", "smart"]
+    for task in (*found.tasks, None):
+        scored = both if task is None else {method: main[task, method] for method in METHODS}
+        for baseline in found.baselines:
+            gaps = scored["arch"] - scored[baseline]
+            spread = found.difference(task, "arch", baseline)
+            assert spread is not None
+            assert spread.mean == pytest.approx(gaps.mean(), abs=1e-9)
+            if gaps.std() > 1e-9:
+                test = stats.ttest_rel(scored["arch"], scored[baseline]).confidence_interval(0.95)
+                assert spread.interval() == pytest.approx((test.low, test.high), rel=1e-6, abs=1e-6)
 
 
 def test_main_score_and_average_agree_with_those_of_the_tasks() -> None:
@@ -98,7 +90,7 @@ def test_main_score_and_average_agree_with_those_of_the_tasks() -> None:
         cell = found.cells[task, "arch"].main
         assert cell is not None
         assert cell.mean == pytest.approx(score)
-    average = found.averages["arch"]
+    average = found.score(None, "arch")
     assert average is not None
     assert average.mean == pytest.approx(average_score(expected))
     assert set(found.cells["mnli", "arch"].metrics) == {"accuracy", "mm_accuracy"}
@@ -120,15 +112,13 @@ def test_a_failed_seed_is_left_out_of_pairs_and_listed_with_its_reason() -> None
         errors={("a", "arch", 1): "out of memory"},
     )
     found = results(record, runs)
-    (difference, _) = found.differences
-    assert difference.spread is not None
-    assert (difference.spread.count, difference.spread.mean) == (2, pytest.approx(15.0))
+    difference = found.difference("a", "arch", "standard")
+    assert difference is not None
+    assert (difference.count, difference.mean) == (2, pytest.approx(15.0))
     cell = found.cells["a", "arch"]
     assert cell.main is not None
     assert (cell.main.count, cell.asked) == (2, 3)
-    assert [(failure.name, failure.reason) for failure in found.failures] == [
-        ("a/arch/seed-1", "out of memory")
-    ]
+    assert found.missing == {"a/arch/seed-1": "out of memory"}
 
 
 def test_a_score_that_is_not_a_number_counts_as_none() -> None:
@@ -176,10 +166,7 @@ def test_only_finished_records_are_read(tmp_path: Path) -> None:
     record, runs = read(tmp_path)
     assert list(runs) == [("a", "arch", 0)]
     assert math.isclose(runs["a", "arch", 0].outcome.metrics["accuracy"] or 0, 0.5)
-    assert [failure.name for failure in results(record, runs).failures] == [
-        "a/arch/seed-1",
-        "a/arch/seed-2",
-    ]
+    assert list(results(record, runs).missing) == ["a/arch/seed-1", "a/arch/seed-2"]
 
 
 def test_scores_of_translation_are_out_of_100_as_they_are() -> None:

@@ -72,34 +72,21 @@ def test_a_damaged_log_is_noted_and_a_named_one_is_an_error(tmp_path: Path) -> N
         gather([log.path])
 
 
-def test_names_that_would_repeat_are_longer_by_what_tells_them_apart_and_no_others(
-    tmp_path: Path,
-) -> None:
+def test_names_begin_below_the_folder_that_all_records_share(tmp_path: Path) -> None:
     for study in ("one", "two"):
-        save(tmp_path / study / "arch" / "default" / "seed-0", made_up())
-        cut = tmp_path / study / "arch" / "cut" / "seed-0" / "record.json"
-        cut.parent.mkdir(parents=True)
-        cut.write_text('{"checksum": ')
-    save(tmp_path / "two" / "arch" / "ema=0" / "seed-0", made_up())
-    for folder in (
-        tmp_path / "two" / "arch" / "waiting" / "seed-0",
-        tmp_path / "b" / "two" / "arch" / "ema=0" / "seed-0",
-    ):
-        folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps({"method": "arch", "seed": 0}))
+        save(tmp_path / study / "arch" / "seed-0", made_up())
+    cut = tmp_path / "two" / "cut" / "record.json"
+    cut.parent.mkdir(parents=True)
+    cut.write_text('{"checksum": ')
+    waiting = tmp_path / "two" / "waiting" / "seed-0"
+    waiting.mkdir(parents=True)
+    (waiting / "plan.json").write_text(json.dumps({"method": "arch", "seed": 0}))
     found = gather([tmp_path])
-    top = tmp_path.name
-    assert [run.name for run in found.runs] == [
-        *("one/arch/default/seed-0", "two/arch/default/seed-0"),
-        f"{top}/two/arch/ema=0/seed-0",
-    ]
-    assert [run.name for run in found.unfinished] == [
-        "b/two/arch/ema=0/seed-0",
-        "arch/waiting/seed-0",
-    ]
-    assert [each.name for each in found.unreadable] == [
-        f"{study}/arch/cut/seed-0/record.json" for study in ("one", "two")
-    ]
+    assert [run.name for run in found.runs] == ["one/arch/seed-0", "two/arch/seed-0"]
+    assert [run.name for run in found.unfinished] == ["two/waiting/seed-0"]
+    assert [each.name for each in found.unreadable] == ["two/cut/record.json"]
+    (alone,) = gather([tmp_path / "one"]).runs
+    assert alone.name == "seed-0"
 
 
 def test_a_run_without_a_record_is_unfinished(tmp_path: Path) -> None:
@@ -109,7 +96,7 @@ def test_a_run_without_a_record_is_unfinished(tmp_path: Path) -> None:
     (tmp_path / "arch-seed0" / "plan.json").write_text(json.dumps({"method": "arch", "seed": 0}))
     (waiting,) = gather([tmp_path]).unfinished
     assert (waiting.method, waiting.seed) == ("smart", 3)
-    assert waiting.name.endswith("/smart-seed3")
+    assert waiting.name == "smart-seed3"
 
 
 def test_a_damaged_record_in_a_folder_is_noted_and_a_named_one_is_an_error(tmp_path: Path) -> None:

@@ -17,14 +17,10 @@ from report_runs import made_up, save
 from studies import study_record
 
 
-def main_metrics(task: str, metrics: object) -> Sequence[str]:
-    return ["bleu"] if task == "translation" else ["accuracy"]
-
-
 def of_records(folder: Path, records: Sequence[RunRecord]) -> list[Contest]:
     for number, record in enumerate(records):
         save(folder / f"run-{number:03}", record)
-    return contests(gather([folder]), main_metrics)
+    return contests(gather([folder]))
 
 
 def test_runs_of_one_model_are_one_contest_and_their_scores_are_means_over_seeds(
@@ -36,9 +32,9 @@ def test_runs_of_one_model_are_one_contest_and_their_scores_are_means_over_seeds
     assert contest.methods == {"standard": "standard", "arch": "arch"}
     assert summary(contest).cells["reviews", "arch"].main.mean == pytest.approx(90.0)  # type: ignore[union-attr]
     assert contest.reference == "standard"
-    difference = next(each for each in summary(contest).differences if each.task == "reviews")
-    assert difference.spread is not None
-    assert difference.spread.mean == pytest.approx(100 * statistics.fmean([0.85 - 0.7, 0.95 - 0.8]))
+    difference = summary(contest).difference("reviews", "arch", "standard")
+    assert difference is not None
+    assert difference.mean == pytest.approx(100 * statistics.fmean([0.85 - 0.7, 0.95 - 0.8]))
     assert [(g.task, g.label, list(g.runs)) for g in other.groups] == [("reviews", "arch", [0])]
 
 
@@ -74,8 +70,8 @@ def test_runs_for_tuning_and_runs_of_a_comparison_are_not_mixed_with_others(tmp_
         tmp_path / "reviews" / "arch" / "candidate-0", made_up(details={"held_out": {"share": 0.1}})
     )
     found: Gathered = gather([tmp_path])
-    (contest,) = contests(found, main_metrics)
-    assert [run.folder.name for run in contest.runs] == ["seed-0"]
+    (contest,) = contests(found)
+    assert [run.path.name for run in contest.runs] == ["seed-0"]
 
 
 def test_a_run_for_tuning_alone_is_no_contest(tmp_path: Path) -> None:
@@ -101,7 +97,11 @@ def test_a_failed_run_with_settings_of_its_own_does_not_tell_finished_ones_apart
 
 
 def test_what_was_scored_on_the_test_set_is_said_to_be(tmp_path: Path) -> None:
-    translated = made_up(task="translation", metrics={"bleu": 30.0}, details={"scored": "test"})
+    translated = made_up(
+        task="translation",
+        metrics={"bleu": 30.0},
+        details={"scored": "test", "languages": ["de", "en"]},
+    )
     (contest,) = of_records(tmp_path, [translated, made_up()])
     assert {task.name: task.scored_on for task in contest.tasks} == {
         "translation": "test",
@@ -116,9 +116,9 @@ def test_runs_of_a_study_are_not_mixed_with_others_and_an_unfinished_one_says_so
     replace(record, status="interrupted", variants=record.variants[::-1]).save(tmp_path / "study")
     save(tmp_path / "study" / "arch" / "default" / "seed-0", made_up())
     save(tmp_path / "loose", made_up(seed=5))
-    study, loose = contests(gather([tmp_path]), main_metrics)
+    study, loose = contests(gather([tmp_path]))
     assert (study.title, loose.title) == ("Study of ARCH on RTE with tiny", "Runs of small")
-    assert [[run.folder.name for run in each.runs] for each in (study, loose)] == [
+    assert [[run.path.name for run in each.runs] for each in (study, loose)] == [
         ["seed-0"],
         ["loose"],
     ]

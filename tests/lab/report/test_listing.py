@@ -4,10 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from advreg.lab.kinds import registry
 from advreg.lab.report.gather import gather
 from advreg.lab.report.listing import (
     Line,
@@ -23,10 +25,6 @@ from report_runs import made_up, save
 DEFAULTS = {"ema": 0.01, "neighbours": 1, "radius": 0.3}
 
 
-def main_metrics(task: str, metrics: object) -> Sequence[str]:
-    return ["accuracy"]
-
-
 @pytest.fixture
 def listed(tmp_path: Path) -> list[Line]:
     save(tmp_path / "a", made_up("standard", 0, 0.7))
@@ -36,7 +34,7 @@ def listed(tmp_path: Path) -> list[Line]:
     save(tmp_path / "e", made_up("arch", 3, details={"held_out": {"share": 0.1}}))
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "freelb", "seed": 5}))
-    return lines(gather([tmp_path]), main_metrics)
+    return lines(gather([tmp_path]))
 
 
 def ends(found: Sequence[Line]) -> list[str]:
@@ -55,6 +53,17 @@ def test_a_line_says_what_was_run_what_came_out_and_in_what_it_differs(listed: l
     assert (listed[4].status, listed[4].method, listed[4].seed) == ("unfinished", "freelb", 5)
 
 
+def test_perplexity_has_its_own_scale_and_the_lowest_is_bold(tmp_path: Path) -> None:
+    for name, value in (("a", 2.3456), ("b", 2.1)):
+        made = made_up("standard", 0)
+        outcome = replace(made.outcome, metrics={"perplexity": value, "bleu": 31.0})
+        save(tmp_path / name, replace(made, outcome=outcome))
+    table = table_of(lines(gather([tmp_path]), registry.main_metrics))
+    place = list(table.header).index("score")
+    shown = [row[place] for row in table.cells]
+    assert shown == [Cell("2.346"), Cell("2.100", bold=True)]
+
+
 def test_a_line_says_where_its_run_is(listed: list[Line], tmp_path: Path) -> None:
     assert [line.path for line in listed] == [str(tmp_path / name) for name in "abcdf"]
 
@@ -62,7 +71,7 @@ def test_a_line_says_where_its_run_is(listed: list[Line], tmp_path: Path) -> Non
 def test_runs_for_tuning_are_listed_if_they_are_asked_for(
     listed: list[Line], tmp_path: Path
 ) -> None:
-    assert ends(lines(gather([tmp_path]), main_metrics, tuning=True)) == list("abcdef")
+    assert ends(lines(gather([tmp_path]), tuning=True)) == list("abcdef")
 
 
 def test_every_named_field_must_have_one_of_the_wanted_values(listed: list[Line]) -> None:
@@ -89,7 +98,7 @@ def test_people_are_told_what_differs_between_listed_runs_of_a_kind_and_is_not_a
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "plan.json").write_text(json.dumps({"method": "arch", "seed": 5}))
     found = gather([tmp_path])
-    brief = lines(found, main_metrics, defaults=lambda _: DEFAULTS)
+    brief = lines(found)
     assert [line.settings for line in brief] == [
         "neighbours 7",
         "ema 0.5, weight_decay 0.1",
@@ -104,7 +113,7 @@ def test_a_setting_that_one_of_two_runs_has_is_not_said_of_both(tmp_path: Path) 
     save(tmp_path / "a", made_up(settings={**DEFAULTS, "ema": 0.5}))
     save(tmp_path / "b", made_up(settings=DEFAULTS))
     found = gather([tmp_path])
-    sheet = table_of(lines(found, main_metrics, defaults=lambda _: DEFAULTS))
+    sheet = table_of(lines(found))
     assert "ema" not in sheet.caption
     assert [row[sheet.header.index("settings")] for row in sheet.texts] == ["ema 0.5", "–"]
 

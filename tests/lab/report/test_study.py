@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from advreg.lab.report.statistics import Spread
-from advreg.lab.report.study import findings, notes, tables, to_csv, to_markdown
+from advreg.lab.report.study import findings, notes, tables, to_markdown
 from studies import study_record
 
 scores = st.lists(st.floats(0, 100, width=32), min_size=3, max_size=3)
@@ -93,14 +91,3 @@ def test_missing_runs_are_left_out_of_the_mean_counted_and_named() -> None:
             for seed in range(3)
         ),
     ]
-
-
-def test_every_runs_value_is_in_the_csv() -> None:
-    record = study_record([70.0, 71.5, None], [1.0, 2.0, 3.0], [80.0, 81.0, 82.0])
-    rows = list(csv.DictReader(io.StringIO(to_csv(findings(record)))))
-    values = {(row["study"], row["point"], row["seed"]): row["score"] for row in rows}
-    assert values == {
-        ("refresh", "15", "0"): "70.0", ("refresh", "15", "1"): "71.5", ("refresh", "15", "2"): "",
-        ("refresh", "once", "0"): "1.0", ("refresh", "once", "1"): "2.0", ("refresh", "once", "2"): "3.0",
-        ("baseline", "smart", "0"): "80.0", ("baseline", "smart", "1"): "81.0", ("baseline", "smart", "2"): "82.0",
-    }  # fmt: skip

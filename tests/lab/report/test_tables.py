@@ -5,7 +5,17 @@ import io
 
 from rich.console import Console
 
-from advreg.lab.report.tables import Cell, Table, csv_text, markdown, to_html, to_rich
+from advreg.lab.kinds.registry import scale_of
+from advreg.lab.report.statistics import Spread
+from advreg.lab.report.tables import (
+    Cell,
+    Table,
+    best_cells,
+    csv_text,
+    markdown,
+    to_html,
+    to_rich,
+)
 
 TABLE = Table("Scores.", ["", "RTE"], [["a|b", "70.0"], ["[red]", Cell("72.0", bold=True)]])
 
@@ -48,3 +58,11 @@ def test_csv_holds_values_in_full() -> None:
         ["0.3333333333333333", 'x,"y"'],
         ["", "z"],
     ]
+
+
+def test_the_lowest_perplexity_is_the_best_as_it_is_shown() -> None:
+    spreads = [Spread(2.3451, None, 1), None, Spread(2.3449, None, 1), Spread(2.346, None, 1)]
+    texts = ["2.345", "–", "2.345", "2.346"]
+    cells = best_cells(texts, spreads, scale_of(["perplexity"]))
+    assert [cell.bold for cell in cells] == [True, False, True, False]
+    assert [cell.bold for cell in best_cells(texts, spreads)] == [False] * 4  # all 2.3

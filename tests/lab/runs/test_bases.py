@@ -27,6 +27,6 @@ def test_a_config_file_of_many_runs_cannot_vouch_for_code_either(tmp_path: Path)
     (tmp_path / "many.toml").write_text("trust_remote_code = true\n")
     with pytest.raises(
         SettingsError,
-        match="trust_remote_code must be given as a flag; a file cannot vouch for code",
+        match="trust_remote_code must be given as a flag; a file cannot set it",
     ):
         read(tmp_path / "many.toml", {}, {})

@@ -30,9 +30,9 @@ def test_a_run_goes_on_with_the_facts_it_was_started_with(tmp_path: Path) -> Non
     half.write_text("{")  # as a kill leaves it
     agree("arch-seed0", tmp_path / "arch-seed0", FACTS, resume=True)
     assert not half.exists()
-    told = r"arch-seed0 cannot go on, .*: epochs was 3, is 4\. Resume with the same .*; the run is in '.*arch-seed0'"
+    told = r"arch-seed0 cannot be resumed, .*: epochs was 3, is 4\. Resume with the same .*; the run is in '.*arch-seed0'"
     with pytest.raises(
-        SettingsError, match=told + ", of which nothing is kept yet: delete it to start anew$"
+        SettingsError, match=told + ", which has no results yet: delete it to start again$"
     ):
         agree("arch-seed0", tmp_path / "arch-seed0", {**FACTS, "epochs": 4}, resume=True)
     (tmp_path / "arch-seed0" / "checkpoint-3").mkdir()
@@ -46,7 +46,7 @@ def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path: 
     agree("arch-seed0", tmp_path, {"method": "arch", "options": before}, resume=False)
     agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
     for changed in ({**options, "neighbour_scope": "shard"}, {**options, "radius": 7.0}):
-        with pytest.raises(SettingsError, match="arch-seed0 cannot go on"):
+        with pytest.raises(SettingsError, match="arch-seed0 cannot be resumed"):
             agree("arch-seed0", tmp_path, {"method": "arch", "options": changed}, resume=True)
 
 
@@ -55,7 +55,7 @@ def test_a_run_with_an_option_that_exists_no_more_does_not_go_on(tmp_path: Path)
     agree(
         "arch-seed0", tmp_path, {"method": "arch", "options": {**options, "gone": 1}}, resume=False
     )
-    with pytest.raises(SettingsError, match="arch-seed0 cannot go on"):
+    with pytest.raises(SettingsError, match="arch-seed0 cannot be resumed"):
         agree("arch-seed0", tmp_path, {"method": "arch", "options": options}, resume=True)
 
 
@@ -104,7 +104,7 @@ def test_a_folder_without_the_right_to_write_is_refused(
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
     with pytest.raises(
-        SettingsError, match=rf"got '.*/new': '{tmp_path}' is a folder without the right to write"
+        SettingsError, match=rf"got '.*/new': '{tmp_path}' is a folder without write permission"
     ):
         writable(tmp_path / "new")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advreg.lab.runs.bases import options_for, read_settings, saved_settings
-from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive
+from advreg.lab.runs.settings import SettingsError, TrainSettings, decisive, flag_name
 from advreg.lab.search.compare_settings import read_compare
 from advreg.lab.search.study_settings import read_study
 from advreg.methods import create, describe, preset, registry
@@ -43,6 +43,7 @@ def test_a_training_flag_wins_over_the_training_table_field_by_field(tmp_path: P
 def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "task": "files", "train": "a.csv", "dev": "b.csv", "text_column": "t", "pair_column": "p", "label_column": "l",
+        "label_kind": "regression", "drop_empty": True,
         "model": "m", "methods": ("smart",), "preset": "understanding", "seeds": (3, 5), "epochs": 2, "batch_size": 3,
         "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "round_lengths": 8,
         "compile_layers": True,
@@ -143,8 +144,10 @@ def test_the_built_in_task_tunes_arch_and_smart_only_with_the_small_model_and_be
 ):
     default, plain = create("arch").options(), TrainSettings().method("arch").options()
     assert plain["refresh_every"] == 3 != default["refresh_every"]
-    assert TrainSettings(model="other").method("arch").options() == default
-    assert TrainSettings(task="files", train="a.csv").method("arch").options() == default
+    other = TrainSettings(model="other").method("arch").options()
+    assert other == {**default, "refresh_every": 4}  # of 12 epochs
+    files = TrainSettings(task="files", train="a.csv")
+    assert files.method("arch").options() == {**default, "refresh_every": 4}
     mine = TrainSettings(options={"arch": {"refresh_every": 2}}).method("arch").options()
     assert mine == {**plain, "refresh_every": 2}
     smart = TrainSettings().method("smart").options()
@@ -424,7 +427,7 @@ def test_a_config_file_cannot_allow_the_code_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("trust_remote_code = true\n")
     with pytest.raises(
         SettingsError,
-        match="trust_remote_code must be given as a flag; a file cannot vouch for code",
+        match="trust_remote_code must be given as a flag; a file cannot set it",
     ):
         read_settings(tmp_path / "run.toml", {}, {})
     assert read_settings(None, {"trust_remote_code": True}, {}).trust_remote_code
@@ -501,3 +504,32 @@ def test_a_pretrained_model_has_the_same_preset_in_every_command() -> None:
 )
 def test_data_are_called_by_their_task_or_file(given: dict[str, str], title: str) -> None:
     assert read_settings(None, given, {}).title == title
+
+
+@pytest.mark.parametrize(("epochs", "every"), [(12, 4), (4, 2), (2, 1), (20, 15), (15, 5), (1, 15)])
+def test_the_usual_refreshes_fall_within_the_epochs(epochs: int, every: int) -> None:
+    given = {"train": "a.csv", "epochs": epochs}
+    method = TrainSettings(task="files", **given).method("arch")
+    assert method.options()["refresh_every"] == every
+    assert not [text for text in method.warnings(epochs) if "refresh_every" in text]
+    summed = TrainSettings(task="files", methods=("arch+temporal",), **given)
+    assert summed.method("arch+temporal").options()["arch.refresh_every"] == every
+
+
+def test_refreshes_that_are_given_or_cached_once_stay_as_they_are() -> None:
+    given = {"task": "files", "train": "a.csv", "epochs": 4}
+    mine = TrainSettings(**given, options={"arch": {"refresh_every": 9}})
+    assert mine.method("arch").options()["refresh_every"] == 9
+    once = TrainSettings(**given, preset="understanding")
+    assert once.method("arch").options()["refresh_every"] is None
+
+
+def test_a_preset_s_refreshes_fall_within_the_epochs_too() -> None:
+    short = TrainSettings(task="files", train="a.csv", epochs=2, preset="fine-tuning")
+    assert short.method("arch").options()["refresh_every"] == 1
+
+
+def test_the_kind_of_labels_is_the_flag_kind() -> None:
+    assert flag_name("label_kind") == "--kind"
+    with pytest.raises(SettingsError, match=r"label_kind must be .*classification.*got 'both'"):
+        TrainSettings(task="files", train="a.csv", label_kind="both")

@@ -123,7 +123,7 @@ def test_a_run_of_another_plan_is_refused_by_what_differs(
     other = replace(run, settings=replace(settings, epochs=9))
     with pytest.raises(
         SettingsError,
-        match=r"cannot go on, .* changed: epochs was 1, is 9. Resume with the same data",
+        match=r"cannot be resumed, .* changed: epochs was 1, is 9. Resume with the same data",
     ):
         other.settled("print")
 

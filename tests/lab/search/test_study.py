@@ -213,7 +213,7 @@ def test_a_stopped_study_goes_on_without_repeating_a_run_and_ends_alike(
     }
     with pytest.raises(
         SettingsError,
-        match=r"seed-0 cannot go on, .*: epochs was 3, is 4\. Resume with the same data",
+        match=r"seed-0 cannot be resumed, .*: epochs was 3, is 4\. Resume with the same data",
     ):
         Study(asked(flags, "refresh", **{**SMALL, "epochs": "4"}), tmp_path / "parts")
     with pytest.raises(SettingsError, match=r"changed: weight was 1\.0, is 2\.0\."):

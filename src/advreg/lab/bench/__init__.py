@@ -1,3 +1,1 @@
-"""What a method costs: passes, time per step, memory; measured side by side and written as one
-record.
-"""
+"""The cost of methods (passes, time per step, memory), measured in alternation, as one record."""

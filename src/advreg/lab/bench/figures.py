@@ -1,4 +1,4 @@
-"""From rounds to figures: ratios taken within a round, and the time of a whole run."""
+"""Figures computed from rounds: ratios within a round, and the time of a whole run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from advreg.records.bench import STANDARD, YARDSTICK, Row, Spread, WholeRun
 
 
 def within_rounds(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """mine / theirs, round by round: what slows a whole round down does not show.
+    """The ratio mine / theirs in each round, which cancels a slowdown of the whole round.
 
     Example:
         >>> within_rounds([2.0, 6.0, 9.0], [1.0, 3.0])
@@ -33,7 +33,7 @@ def finished(rows: Sequence[Row]) -> list[Row]:
 
 
 def whole_runs(rows: Sequence[Row], epochs: int) -> list[WholeRun]:
-    """Each method's run of ``epochs`` epochs beside Standard's and SMART's."""
+    """Each method's run of ``epochs`` epochs compared with Standard's and SMART's."""
     rounds = {row.name: row.rounds for row in rows}
     standard = rounds.get(STANDARD, [])
     smart = next((row.rounds for row in rows if row.method == "smart"), [])
@@ -58,11 +58,11 @@ def contender(row: Row) -> str:
 def over_a_run(
     rows: Sequence[Row], epochs: int, schedule: RefreshEvery | None = None
 ) -> Iterator[tuple[Row, int, list[float]]]:
-    """Each method's row (ARCH's is that of reuse), the refreshes of its run, and the mean time of a
+    """Each method's row (for ARCH, the reuse row), the refreshes of its run, and the mean time of a
     step, by rounds.
 
-    A refresh epoch's steps take what a refresh step took, and so on; what was not measured is left
-    out.
+    Steps of a refresh epoch take the time of a measured refresh step, and so on; unmeasured ones
+    are omitted.
 
     Args:
         rows: of one shape.
@@ -71,18 +71,16 @@ def over_a_run(
     """
     rounds = {row.name: row.rounds for row in rows}
     for row in rows:
-        if row.against != STANDARD or row.name == YARDSTICK or row.phase not in ("always", "reuse"):
-            continue
-        refreshes, mine = 0, row.rounds
-        if row.phase == "reuse":
+        is_ours = row.against == STANDARD and row.name != YARDSTICK
+        if is_ours and row.rounds and row.phase == "always":
+            yield row, 0, row.rounds
+        if is_ours and row.phase == "reuse":
             due = (schedule or RefreshEvery(row.settings["refresh_every"])).due
             refreshes = sum(map(due, range(epochs)))
-            refresh, sweep = (
-                rounds.get(f"{contender(row)}, {phase}", []) for phase in ("refresh", "sweep")
-            )
-            mine = averaged(row.rounds, refresh, sweep, refreshes / epochs)
-        if mine:
-            yield row, refreshes, mine
+            refresh = rounds.get(f"{contender(row)}, refresh", [])
+            sweep = rounds.get(f"{contender(row)}, sweep", [])
+            if mine := averaged(row.rounds, refresh, sweep, refreshes / epochs):
+                yield row, refreshes, mine
 
 
 def averaged(
@@ -91,7 +89,7 @@ def averaged(
     """Mean time of ARCH's steps, round by round, when this share of its epochs refreshes, by steps
     or by a sweep.
 
-    Nothing if neither was measured.
+    Empty if neither was measured.
 
     Example:
         >>> averaged([1.0], [3.0], [], share=0.5), averaged([1.0], [], [3.0], share=0.5)

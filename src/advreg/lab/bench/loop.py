@@ -1,4 +1,4 @@
-"""The training loop that is timed: what surrounds a method's step in a script of one's own."""
+"""The timed training loop: a method's step and the code around it in a user's script."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LARGEST_NORM = 1.0
 
 
 class Loop:
-    """One model and one optimizer for all contenders; their weights move, which times do not depend
-    on.
+    """One model and one optimizer for all contenders; the weights change, which does not affect
+    the times.
 
     Args:
         task: the model.
         device: where it is.
-        optimizer: is clipping and AdamW part of a step?
-        half: is the loss scaled, as float16 wants it?
+        optimizer: whether clipping and AdamW are part of a step.
+        half: whether the loss is scaled, as float16 needs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Loop:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
-        """Clip, step, clear; without an optimizer the gradients are cleared and no more."""
+        """Clip, step, clear; without an optimizer, only clear the gradients."""
         if self.updates:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.parameters, _LARGEST_NORM)
@@ -65,7 +65,7 @@ class Loop:
     def step(
         self, contender: Contender, task: Any = None, backward: Backward | None = None
     ) -> None:
-        """One step of a contender, as a training loop has it."""
+        """One step of a contender, as in a training loop."""
         if self.compiled:
             cast(Any, torch.compiler).cudagraph_mark_step_begin()
         number = next(contender.taken)
@@ -81,11 +81,11 @@ class Loop:
             contender.method.updated(cast(ModelView, self.task))
 
     def milliseconds(self, action: Callable[[], None], times: int = 1) -> float:
-        """Of an action, on average; the device is waited for before and after, and garbage is
-        collected before.
+        """Mean milliseconds of an action; syncs with the device before and after it, and collects
+        garbage before it.
         """
         gc.collect()
-        gc.disable()  # or it would fall on whoever's turn it is
+        gc.disable()  # or it would count for the current contender
         try:
             self.wait()
             begun = time.perf_counter()
@@ -101,9 +101,7 @@ class Loop:
             torch.cuda.synchronize(self.device)
 
     def peak_bytes(self, action: Callable[[], None]) -> int | None:
-        """Most memory allocated on the GPU during an action, all that is kept between steps
-        included.
-        """
+        """Peak GPU memory during an action, including memory kept between steps."""
         if self.device.type != "cuda":
             return None
         torch.cuda.empty_cache()
@@ -122,15 +120,15 @@ class Loop:
 
 @dataclass
 class Contender:
-    """A method in one phase, with the batches it goes through in turn.
+    """A method in one phase, with the batches it cycles through.
 
     Args:
         name: of its row.
         method: ready to step.
         batches: on the device.
         ids: of the batches, on the host.
-        epoch: tells ARCH's kinds of epoch apart.
-        factor: passes over one batch that a pass over these batches is.
+        epoch: determines whether ARCH refreshes.
+        factor: number of passes over one batch that a pass over these batches counts as.
     """
 
     name: str
@@ -155,7 +153,7 @@ class Contender:
         return self.ids[number % len(self.ids)] if self.ids else None
 
     def prefetch(self, ids: Tensor) -> None:
-        """Let the memory bring the rows of these samples, which come next."""
+        """Prefetch the rows of these samples, which come next."""
         if self.method.memory is not None:
             self.method.memory.prefetch(ids)
 
@@ -164,20 +162,20 @@ class Contender:
         loop.step(self)
 
     def turn(self, loop: Loop, steps: int) -> float:
-        """Milliseconds per step in one round; a first step, in which caches still hold another's
-        data, is not timed.
+        """Milliseconds per step in one round; a first step is not timed, because the caches still
+        hold another contender's data.
         """
         self.advance(loop)
         return loop.milliseconds(partial(self.advance, loop), steps)
 
     def meter(self, loop: Loop) -> Cost:
-        """Passes of one step, counted from outside."""
+        """Passes of one step, counted independently."""
         metered = MeteredTask(loop.task)
         loop.step(self, metered, metered.counted(loop.backward))
         return metered.cost(1).times(self.factor)
 
     def retire(self) -> None:
-        """Let go of the data and of what the method remembers; its row stays."""
+        """Release the data and the method's memory; the row stays."""
         self._row, self.batches, self.ids = self.row(), (), ()
         self.method = Standard()
 

@@ -1,4 +1,4 @@
-"""Passes of one step, and what they cost by their arithmetic."""
+"""Passes of one step, and their arithmetic cost."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ class MeteredTask:
 
 
 def penalty_cost(passes: Passes, ascent_steps: int) -> Cost:
-    """Of a method that trains on a clean and a perturbed pass after ``ascent_steps`` ascents."""
+    """Passes of a method with a clean and a perturbed pass after ``ascent_steps`` ascents."""
     arithmetic = 2 * (FORWARD + BACKWARD) + ascent_steps * (FORWARD + TOWARDS_DELTA)
     return Cost(passes.forward, passes.backward, arithmetic)

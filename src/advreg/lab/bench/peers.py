@@ -1,6 +1,4 @@
-"""Steps of whole trainers, ours beside the stock one, and of other packages that happen to be
-installed.
-"""
+"""Steps of whole trainers, ours and the stock one, and of other installed packages."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ _REFRESHING, _REUSING = 0, 1  # epochs
 
 @dataclass(frozen=True)
 class TrainerEntry:
-    """A trainer, and which of its epochs each of its rows shows."""
+    """A trainer, and the epoch that each of its rows shows."""
 
     name: str
     method: Method | None
@@ -44,8 +42,8 @@ class TrainerEntry:
 
 
 def trainer_entries(settings: BenchSettings) -> list[TrainerEntry]:
-    """The stock Trainer, and ours with each method; with Standard it should cost what the stock one
-    does.
+    """The stock Trainer, and ours with each method; with Standard the cost should equal the stock
+    Trainer's.
     """
     found = [TrainerEntry(STOCK, None, {"always": 0})]
     for spec in settings.specs:
@@ -57,7 +55,7 @@ def trainer_entries(settings: BenchSettings) -> list[TrainerEntry]:
 
 
 def _phases(method: Method, reuse_only: bool) -> dict[Phase, int]:
-    """The epoch to look at for each kind of step."""
+    """The epoch to show for each kind of step."""
     if not isinstance(method, Arch):
         return {"always": 0}
     phases: dict[Phase, int] = {} if method.memory.schedule.due(_REUSING) else {"reuse": _REUSING}
@@ -65,7 +63,7 @@ def _phases(method: Method, reuse_only: bool) -> dict[Phase, int]:
 
 
 def trainer_samples(workload: Workload, batches: int) -> list[dict[str, Tensor]]:
-    """The samples of so many batches, on the host and without ids."""
+    """The samples of this number of batches, on the host and without ids."""
     rows: list[dict[str, Tensor]] = []
     for number in range(batches):
         batch = workload.batches[number % len(workload.batches)]
@@ -86,7 +84,7 @@ def time_trainer(
     shape: Shape,
     settings: BenchSettings,
 ) -> dict[str, Lap]:
-    """What one training took, by the name of the row."""
+    """Times and memory of one training, by the name of the row."""
     job = TrainerJob(
         model,
         samples,
@@ -134,7 +132,7 @@ def row_name(entry: TrainerEntry, phase: Phase) -> str:
 
 def smart_pytorch_entries(
     settings: BenchSettings, task: HFModelView
-) -> tuple[list[Method], str | None]:
+) -> tuple[list[SmartPytorch], str | None]:
     """The package smart-pytorch with its own default of one ascent step and with as many as ours;
     or why not.
     """
@@ -186,5 +184,5 @@ class SmartPytorch(Method):
         return Passes(2 + self.ascent_steps, 1 + self.ascent_steps)
 
     def counted(self) -> Cost:
-        """By its code: its passes do not go through a task that could count them."""
+        """Passes according to its code: they bypass the view that could count them."""
         return penalty_cost(self.passes(), self.ascent_steps)

@@ -1,4 +1,4 @@
-"""The bench: contenders side by side, shape by shape, in rounds."""
+"""The bench: measures contenders in alternation, in rounds for each shape."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from advreg.lab.bench.entries import enter, yardstick
 from advreg.lab.bench.figures import finished, whole_runs
 from advreg.lab.bench.loop import Contender, Loop
 from advreg.lab.bench.peers import (
+    SmartPytorch,
     TrainerEntry,
     smart_pytorch_entries,
     time_trainer,
@@ -28,7 +29,7 @@ from advreg.lab.bench.peers import (
     trainer_rows,
     trainer_samples,
 )
-from advreg.lab.bench.settings import BenchSettings, Shape
+from advreg.lab.bench.settings import BenchSettings, Shape, Spec
 from advreg.lab.bench.stopwatch import Lap
 from advreg.lab.bench.workload import Workload
 from advreg.lab.kinds.architectures import find_model
@@ -38,11 +39,12 @@ from advreg.records.environment import capture_environment, now
 
 Watch = Callable[[str, int, int], None]  # what is being done, how many turns are over, of how many
 Keep = Callable[[BenchRecord], None]
+Make = Callable[[], list[Contender]]
 
 
 class Bench:
-    """Measures by its settings. What has been measured can be asked for at any time, also after an
-    interruption.
+    """Measures according to its settings. The record so far is available at any time, also after
+    an interruption.
 
     Args:
         settings: what to measure.
@@ -64,7 +66,7 @@ class Bench:
         self._current: _Measuring | None = None
 
     def run(self, watch: Watch = lambda *_: None, keep: Keep = lambda _: None) -> BenchRecord:
-        """Measure everything; ``keep`` is given the record after each round."""
+        """Measure everything; ``keep`` receives the record after each round."""
         longest = max(shape.tokens for shape in self.settings.parsed_shapes)
         self.model = find_model(self.settings.model, longest, self.settings.seed).to(self.device)
         self._described = describe_model(self.model, self.settings.model)
@@ -77,7 +79,7 @@ class Bench:
         return self.record("finished")
 
     def record(self, status: Status) -> BenchRecord:
-        """All that has been measured so far."""
+        """The record so far."""
         return BenchRecord(
             status=status,
             settings=dataclasses.asdict(self.settings),
@@ -97,7 +99,7 @@ class Bench:
 
 
 class _Measuring:
-    """One shape under way."""
+    """The measurement of one shape."""
 
     def __init__(self, bench: Bench, shape: Shape) -> None:
         self.bench = bench
@@ -140,52 +142,58 @@ class _Measuring:
     # ---- the loop's contenders
 
     def _enter_all(self, loop: Loop, workload: Workload, watch: Watch) -> None:
-        """Prepare each, warm it up, count its passes and its memory; in this order, for each on its
-        own.
+        """Prepare each contender, warm it up, and count its passes and memory, one contender at a
+        time.
         """
-        settings = self.settings
         kept = 0  # bytes on the GPU that contenders before this one hold
-        entries: list[tuple[str, Callable[[], list[Contender]]]] = [
-            (spec.label, partial(enter, spec, workload, settings, self.device))
-            for spec in settings.specs
-        ]
-        entries.insert(1, (YARDSTICK, lambda: [yardstick(workload)]))
-        if settings.peers:
-            methods, reason = smart_pytorch_entries(settings, loop.task)
-            if reason is not None:
-                self.bench.note(reason)
-            for method in methods:
-                name = f"{method.info.name}, S={getattr(method, 'ascent_steps', 1)}"
-                entries.append((name, partial(self._outsider, name, method, workload)))
-        self._settle_optimizer(loop, entries[0][1])
-        for label, make in entries:
+        entries = self._entries(loop, workload)
+        self._settle_optimizer(loop, entries["standard"])
+        for label, make in entries.items():
             self._say(watch, f"preparing {label}", turn=False)
             before = loop.allocated()
-            try:
-                made = make()
-            except Exception as error:
-                reason = why_not(error)
-                if reason is None:
-                    raise
-                self.failed.append(Row(name=label, method=label, error=reason))
-                release(error)
-                continue
+            made = self._made(label, make)
             self.contenders += made
             for one in made:
                 self._guarded(loop, one, partial(self._inspect, loop, one, kept))
             kept += loop.allocated() - before
 
-    def _outsider(self, name: str, method: Any, workload: Workload) -> list[Contender]:
+    def _entries(self, loop: Loop, workload: Workload) -> dict[str, Make]:
+        """What makes the contenders, by the label of their rows: Standard, then the yardstick."""
+        standard, *others = self.settings.specs
+        entries: dict[str, Make] = {standard.label: self._enter(standard, workload)}
+        entries[YARDSTICK] = lambda: [yardstick(workload)]
+        entries |= {spec.label: self._enter(spec, workload) for spec in others}
+        if self.settings.peers:
+            methods, reason = smart_pytorch_entries(self.settings, loop.task)
+            if reason is not None:
+                self.bench.note(reason)
+            for method in methods:
+                name = f"{method.info.name}, S={method.ascent_steps}"
+                entries[name] = partial(self._outsider, name, method, workload)
+        return entries
+
+    def _enter(self, spec: Spec, workload: Workload) -> Make:
+        return partial(enter, spec, workload, self.settings, self.device)
+
+    def _made(self, label: str, make: Make) -> list[Contender]:
+        """The contenders, or a row that says why they cannot be measured."""
+        try:
+            return make()
+        except Exception as error:
+            self.failed.append(Row(name=label, method=label, error=reason_of(error)))
+            release(error)
+            return []
+
+    def _outsider(self, name: str, method: SmartPytorch, workload: Workload) -> list[Contender]:
         return [Contender(name, method, workload.batches, [], counted=method.counted())]
 
-    def _settle_optimizer(self, loop: Loop, make: Callable[[], list[Contender]]) -> None:
-        """The optimizer's state is nobody's: have it in memory before anyone's is measured."""
+    def _settle_optimizer(self, loop: Loop, make: Make) -> None:
+        """Create the optimizer's state, which all share, before any memory is measured."""
         (standard,) = make()
         try:
             loop.step(standard)
         except Exception as error:
-            if why_not(error) is None:
-                raise
+            reason_of(error)
             release(error)
 
     def _inspect(self, loop: Loop, one: Contender, kept: int) -> None:
@@ -200,15 +208,13 @@ class _Measuring:
         one.rounds.append(one.turn(loop, self.settings.steps))
 
     def _guarded(self, loop: Loop, one: Contender, action: Callable[[], None]) -> None:
-        """Do it; a contender that has no room for it, or whose numbers overflow, drops out and the
-        others go on.
+        """Run an action; drop a contender that runs out of memory or overflows, and continue with
+        the others.
         """
         try:
             action()
         except Exception as error:
-            one.error = why_not(error)
-            if one.error is None:
-                raise
+            one.error = reason_of(error)
             loop.optimizer.zero_grad(set_to_none=True)
             release(error)
 
@@ -226,21 +232,21 @@ class _Measuring:
             order.shuffle(going)
             for entry in going:
                 self._say(watch, f"round {round_ + 1}: {entry.name}")
-                try:
-                    found = time_trainer(entry, self.bench.model, samples, self.shape, settings)
-                except Exception as error:
-                    reason = why_not(error) or (
-                        str(error) if isinstance(error, ValueError) else None
-                    )
-                    if reason is None:
-                        raise
-                    self.bench.note(f"{entry.name} at {self.shape}: {reason}")
-                    self.trainers.remove(entry)
-                    release(error)
-                    continue
-                for name, lap in found.items():
-                    self.trainer_laps[name].append(lap)
+                self._time_trainer(entry, samples)
             keep()
+
+    def _time_trainer(self, entry: TrainerEntry, samples: list[Any]) -> None:
+        """One turn; a trainer that cannot take it drops out, with a note."""
+        try:
+            found = time_trainer(entry, self.bench.model, samples, self.shape, self.settings)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ValueError) else reason_of(error)
+            self.bench.note(f"{entry.name} at {self.shape}: {reason}")
+            self.trainers.remove(entry)
+            release(error)
+            return
+        for name, lap in found.items():
+            self.trainer_laps[name].append(lap)
 
     def _say(self, watch: Watch, text: str, turn: bool = True) -> None:
         trainers = len(trainer_entries(self.settings)) if self.settings.trainers else 0
@@ -250,7 +256,7 @@ class _Measuring:
 
 
 def make_task(model: Any, settings: BenchSettings, device: torch.device) -> HFModelView:
-    """The model as methods see it: compiled and under autocast if asked for."""
+    """The model's view for methods, compiled and under autocast if requested."""
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     if settings.precision != "fp32":
         dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float16
@@ -262,21 +268,18 @@ def make_task(model: Any, settings: BenchSettings, device: torch.device) -> HFMo
     return HFModelView(model, half=settings.precision == "fp16", context=context)
 
 
-def why_not(error: Exception) -> str | None:
-    """Why a contender cannot be measured while others can; ``None`` for an error that is
-    everybody's.
-    """
-    first = (str(error).strip().splitlines() or [""])[0]
-    no_room = isinstance(
-        error, torch.OutOfMemoryError | MemoryError
-    ) or "can't allocate memory" in str(error)
-    if no_room:
+def reason_of(error: Exception) -> str:
+    """Why a contender cannot be measured while others can; any other error is raised again."""
+    if isinstance(error, FloatingPointError):
+        return f"not finite: {(str(error).strip().splitlines() or [''])[0]}"
+    no_room = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if no_room or "can't allocate memory" in str(error):
         return "out of memory"
-    return f"not finite: {first}" if isinstance(error, FloatingPointError) else None
+    raise error
 
 
 def release(error: Exception | None = None) -> None:
-    """Give memory back, also what the frames of an error still hold."""
+    """Release memory, including memory held by the frames of an error."""
     if error is not None:
         error.__traceback__ = None
     gc.collect()
@@ -294,7 +297,7 @@ def describe_model(model: Any, name: str) -> dict[str, Any]:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The device, and how torch was told to use it."""
+    """The device, and torch's settings for it."""
     found: dict[str, Any] = {
         "device": "cpu",
         "cpu": cpu_name(),
@@ -314,7 +317,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's model, where the system tells it."""
+    """The processor's model, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,14 +1,15 @@
-"""What is to be measured, checked before anything is built."""
+"""Settings of a measurement, checked before anything is built."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
-from advreg.core.checks import check_choice, check_not_negative, check_whole
+from advreg.core.checks import check_count, check_not_negative, check_share
+from advreg.core.options import Checked, option
 from advreg.methods import Method, create, describe
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -20,8 +21,8 @@ DEFAULT_SHAPES = ("32x64",)
 
 @dataclass(frozen=True)
 class Shape:
-    """Samples in a batch, and tokens in each of them (for a translation model: of its source and of
-    its target).
+    """Samples in a batch, and tokens per sample (for a translation model, in source and target
+    each).
     """
 
     batch: int
@@ -29,7 +30,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """A shape as it is given.
+        """Parse a shape.
 
         Example:
             >>> Shape.parse("32x64")
@@ -46,33 +47,33 @@ class Shape:
 
 @dataclass(frozen=True)
 class Spec:
-    """A method and the options that were given with it."""
+    """A method and its given options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """A method as it is given: its name, and after a colon its options.
+        """Parse a method: its name, and its options after a colon.
 
         Example:
             >>> Spec.parse("arch:cache_device=host,cache_fraction=0.5").options
             {'cache_device': 'host', 'cache_fraction': '0.5'}
         """
-        name, colon, rest = text.partition(":")
+        name, _, rest = text.partition(":")
         options = {}
-        for pair in rest.split(",") if colon else ():
-            option, equals, value = pair.partition("=")
-            if not equals or not option.strip():
+        for pair in filter(None, rest.split(",")):
+            key, equals, value = pair.partition("=")
+            if not equals or not key.strip():
                 raise ValueError(f"method takes NAME:OPTION=VALUE,OPTION=VALUE, got '{text}'")
-            options[option.strip()] = value.strip()
+            options[key.strip()] = value.strip()
         spec = cls(name.strip(), options)
         spec.create()  # built once to refuse bad names and values here
         return spec
 
     def create(self, **defaults: Any) -> Method:
         """The method, with ``defaults`` for those of its options that were not given."""
-        known = {option.name for option in describe(self.name)}
+        known = {each.name for each in describe(self.name)}
         return create(
             self.name,
             **{name: value for name, value in defaults.items() if name in known} | self.options,
@@ -86,73 +87,47 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class BenchSettings:
-    """What is measured, and how often.
+class BenchSettings(Checked):
+    """What is measured, and how often."""
 
-    Args:
-        model: a preset of :mod:`advreg.lab.kinds.architectures`, a folder or a hub name.
-        shapes: batch sizes and lengths.
-        methods: method specs; see :meth:`Spec.parse`. Standard is measured whether it is named or
-            not.
-        padding: share of positions that are padding; lengths then vary.
-        precision: fp32; bf16 or fp16 by autocast.
-        compile: run the model through ``torch.compile``?
-        compile_mode: its mode.
-        device: cpu, cuda, or auto: cuda where there is one.
-        reuse_only: leave ARCH's refresh steps out?
-        two_pass: also r3f and arch with two passes instead of the fused one?
-        trainers: also steps of the Trainer, the stock one and ours with each method?
-        peers: also other packages that are installed?
-        samples: size of the synthetic data set that ARCH's cache is for.
-        batches: different batches that are gone through in turn, at most.
-        warmup: steps of each contender before anything is timed.
-        steps: steps of each contender in a round.
-        rounds: rounds.
-        optimizer: is clipping and AdamW part of a step?
-        epochs: of the whole run that times are projected to.
-        refresh_every: ARCH's T_c, where a spec says nothing else.
-        seed: of weights, data and the order in each round.
-    """
-
-    model: str = "small"
-    shapes: tuple[str, ...] = DEFAULT_SHAPES
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    padding: float = 0.0
-    precision: Precision = "fp32"
-    compile: bool = False
-    compile_mode: str | None = None
-    device: DeviceChoice = "auto"
-    reuse_only: bool = False
-    two_pass: bool = False
-    trainers: bool = True
-    peers: bool = False
-    samples: int = 10_000
-    batches: int = 64
-    warmup: int = 3
-    steps: int = 10
-    rounds: int = 10
-    optimizer: bool = True
-    epochs: int = 150
-    refresh_every: int = 15
-    seed: int = 0
+    model: str = option(
+        "small", "a preset of :mod:`advreg.lab.kinds.architectures`, a folder or a hub name"
+    )
+    shapes: tuple[str, ...] = option(DEFAULT_SHAPES, "batch sizes and lengths")
+    methods: tuple[str, ...] = option(
+        DEFAULT_METHODS, "method specs, see :meth:`Spec.parse`; Standard is always measured"
+    )
+    padding: float = option(
+        0.0, "share of positions that are padding; lengths then vary", check=check_share
+    )
+    precision: Precision = option("fp32", "fp32; bf16 or fp16 by autocast")
+    compile: bool = option(False, "run the model through ``torch.compile``")
+    compile_mode: str | None = option(None, "mode of ``torch.compile``")
+    device: DeviceChoice = option("auto", "cpu, cuda, or auto: cuda where there is one")
+    reuse_only: bool = option(False, "leave ARCH's refresh steps out")
+    two_pass: bool = option(False, "also r3f and arch with two passes instead of the fused one")
+    trainers: bool = option(True, "also steps of the Trainer: the stock one, and ours")
+    peers: bool = option(False, "also other packages that are installed")
+    samples: int = option(
+        10_000, "size of the synthetic data set that ARCH caches", check=check_count
+    )
+    batches: int = option(64, "different batches that take turns, at most", check=check_count)
+    warmup: int = option(3, "steps of each contender before timing", check=check_not_negative)
+    steps: int = option(10, "steps of each contender in a round", check=check_count)
+    rounds: int = option(10, "rounds", check=check_count)
+    optimizer: bool = option(True, "whether clipping and AdamW are part of a step")
+    epochs: int = option(150, "of the whole run that times are projected to", check=check_count)
+    refresh_every: int = option(15, "ARCH's T_c, unless a spec gives it", check=check_count)
+    seed: int = option(0, "of weights, data and the order in each round", check=check_not_negative)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.padding < 1:
+        super().__post_init__()
+        largest = max(self.parsed_shapes, key=lambda shape: shape.batch)
+        if largest.batch > self.samples:
             raise ValueError(
-                f"padding must be a share of at least 0 and below 1, got {self.padding}"
+                f"samples must be at least the batch size, got {self.samples} for the shape "
+                f"{largest}; raise samples"
             )
-        for name in ("samples", "batches", "steps", "rounds", "epochs", "refresh_every"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("warmup", self.warmup, least=0)
-        check_not_negative("seed", self.seed)
-        check_choice("precision", self.precision, get_args(Precision))
-        check_choice("device", self.device, get_args(DeviceChoice))
-        for shape in self.parsed_shapes:
-            if shape.batch > self.samples:
-                raise ValueError(
-                    f"samples must be at least the batch size, got {self.samples} for the shape "
-                    f"{shape}; raise samples"
-                )
         self.specs  # parsed once to refuse bad values here  # noqa: B018
         place = self.place()
         if self.precision == "fp16" and place.type == "cpu":
@@ -176,7 +151,7 @@ class BenchSettings:
         return list({spec.label: spec for spec in found}.values())
 
     def place(self) -> torch.device:
-        """The device that is measured."""
+        """The measured device."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 "device must be cpu or auto here, got 'cuda': torch finds no CUDA device"

@@ -1,5 +1,5 @@
-"""Time and memory of a Trainer's steps, measured from outside: the stock one or ours, on the same
-model and data.
+"""Time and memory of a Trainer's steps, measured independently for the stock one and ours, on the
+same model and data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, default_data_collator
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    default_data_collator,
+)
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from advreg.hf.trainer import AdversarialTrainer
@@ -24,7 +31,7 @@ from advreg.methods.base import Method
 
 @dataclass(frozen=True)
 class TrainerJob:
-    """What to train with which trainer.
+    """A model, its data and its trainer.
 
     Args:
         model: trained further by each job it is given to.
@@ -65,8 +72,8 @@ class Lap:
 def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
     """Train, and measure each epoch without its first ``warmup`` steps.
 
-    From the beginning of a step to the end of another, so that what a Trainer does between steps
-    counts as well.
+    The time runs from the start of a step to the end of a later one, so that the Trainer's work
+    between steps counts as well.
     """
     if len(job.samples) < (warmup + steps) * job.batch:
         raise ValueError(
@@ -81,10 +88,10 @@ def laps_of(job: TrainerJob, warmup: int, steps: int) -> list[Lap]:
 
 @contextmanager
 def as_it_was(model: Any) -> Iterator[None]:
-    """Afterwards the model has no attribute it did not have before.
+    """Remove attributes that the training added to the model.
 
-    Accelerate lays autocast around ``forward`` and marks the model as prepared; the next training
-    would find the mark, and train without autocast.
+    Accelerate wraps ``forward`` in autocast and marks the model as prepared; the next training
+    would find the mark and train without autocast.
     """
     before = set(vars(model))
     try:
@@ -131,16 +138,34 @@ class _Stopwatch(TrainerCallback):
         self.steps = steps
         self.laps: list[Lap] = []
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         self.seen = 0
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         if self.seen == self.warmup:
             if args.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(args.device)
             self.begun = _now(args.device)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
         self.seen += 1
         if self.seen == self.warmup + self.steps:
             spent = _now(args.device) - self.begun

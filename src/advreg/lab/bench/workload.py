@@ -1,4 +1,4 @@
-"""Synthetic data of a given shape: batches on the device, and the corpus a cache is made for."""
+"""Synthetic data of a given shape: batches on the device, and the corpus for the cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Workload:
         shape: samples and tokens of a batch.
         batches: on the device, with ids.
         ids: of each batch, on the host.
-        corpus: of all samples, also of those that are in no batch.
+        corpus: of all samples, including samples in no batch.
     """
 
     task: HFModelView
@@ -94,16 +94,14 @@ def draw_lengths(samples: int, tokens: int, padding: float, generator: torch.Gen
 
 
 def make_batch(task: HFModelView, ids: Tensor, lengths: Tensor, width: int, seed: int) -> Batch:
-    """Random tokens for these samples, on the model's device; with all that a trainer's batch says
-    of them.
-    """
+    """Random tokens for these samples, on the model's device, as a complete trainer batch."""
     batch: Batch = dict(random_batch(task.model, seed, lengths[ids].tolist(), width))
     return {**batch, SAMPLE_ID: ids.to(batch["input_ids"].device), PADDED: padding_of(batch)}
 
 
 def prepare(method: Arch, workload: Workload, seed: int, device: torch.device) -> None:
-    """Give ARCH its cache, and in it a random δ inside the ball for every cached sample: no ascent
-    is needed to time how it is read."""
+    """Fill ARCH's cache with a random δ inside the ball for every cached sample, so that reads can
+    be timed without an ascent."""
     corpus = workload.corpus
     memory = method.memory
     memory.prepare(corpus, seed, device)

@@ -18,7 +18,7 @@ _POSITIONS = 512
 
 @dataclass(frozen=True)
 class Architecture:
-    """One preset: the classes of transformers it is made of, and its sizes.
+    """One preset: its transformers classes and its sizes.
 
     Args:
         help: the sizes in words.
@@ -141,7 +141,7 @@ def build(
     Args:
         name: one of :data:`PRESETS`.
         positions: tokens it must be able to take.
-        seed: of the weights; torch's own generator is left as it was.
+        seed: of the weights; torch's own generator is not affected.
         settings: of the configuration, instead of the preset's.
     """
     preset = PRESETS[name]

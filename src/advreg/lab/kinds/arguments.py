@@ -1,6 +1,4 @@
-"""``TrainingArguments`` from plain values, refusing names that do not exist and numbers that are
-none.
-"""
+"""``TrainingArguments`` from plain values; unknown names and invalid numbers are refused."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def update_count(arguments: TrainingArguments, batches: int) -> int:
-    """How many updates a run of ``batches`` an epoch takes, as the Trainer counts them."""
+    """The updates of a run with ``batches`` per epoch, counted as in the Trainer."""
     if arguments.max_steps >= 0:
         return arguments.max_steps
     return math.ceil(

@@ -148,7 +148,7 @@ class MovingAverage(TrainerCallback):
 
     @torch.no_grad()
     def update(self, model: Any) -> None:
-        """Take the weights of now in."""
+        """Add the current weights to the average."""
         weights = [weight.detach() for weight in bare(model).parameters()]
         if not self._mean:
             self._mean = [weight.clone() for weight in weights]
@@ -158,7 +158,7 @@ class MovingAverage(TrainerCallback):
 
     @contextmanager
     def in_place(self, model: Any) -> Iterator[None]:
-        """Within, the model has the averaged weights."""
+        """Give the model the averaged weights within this context."""
         weights = [weight.data for weight in bare(model).parameters()]
         if not self._mean:
             raise ValueError(
@@ -179,14 +179,14 @@ class Snapshots:
     Args:
         folder: of the files.
         keep: how many of the last to keep.
-        higher_is_better: is a higher score better?
+        higher_is_better: whether a higher score is better.
     """
 
     def __init__(self, folder: Path, keep: int, higher_is_better: bool = True) -> None:
         self.folder, self.keep, self.higher_is_better = folder, max(1, keep), higher_is_better
 
     def take(self, model: Any, step: int, score: float) -> None:
-        """Keep the weights of now, and drop what is neither the best nor among the last."""
+        """Save the current weights, and keep only the best and the last ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         _in_one_piece(self._file(step), lambda path: save_file(weights_of(model), str(path)))
         scores = {**self.scores(), step: score}
@@ -205,7 +205,7 @@ class Snapshots:
             self._write(scores)
 
     def scores(self) -> dict[int, float]:
-        """Score of each step whose weights are here."""
+        """Score of each step whose weights are saved."""
         path = self.folder / _INDEX
         if not path.is_file():
             return {}
@@ -222,7 +222,7 @@ class Snapshots:
         return {step: score for step, score in sorted(scores.items()) if self._file(step).is_file()}
 
     def best(self) -> int:
-        """The step with the best score; of equals the first."""
+        """The step with the best score; the first one in a tie."""
         return self._best(self._some())
 
     def last(self, count: int) -> list[int]:

@@ -42,7 +42,7 @@ class Data(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of the data."""
+        """Notices about the data for the user."""
 
     def fingerprint(self) -> str:
         """A hash of all samples."""
@@ -60,11 +60,11 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """The data of a task, and how runs on them are made.
+    """The data of a task, and the code that makes runs on them.
 
     Args:
         data: the samples, a :class:`Data`; kinds say which.
-        keep: a folder for what takes long to prepare and later runs can use; none: it is not kept.
+        keep: a folder in which to cache prepared data for later runs; none: no cache.
     """
 
     data: Data
@@ -104,18 +104,18 @@ class Workload(ABC):
     def build(self, plan: Plan, notice: Notice) -> Job:
         """The run of a plan: model, encoded samples, method and settings.
 
-        Writes nothing, so that a mistake leaves nothing behind. ``notice`` takes what a user should
-        know, such as how many texts were cut.
+        Writes no files, so that a failed build leaves none behind. ``notice`` receives notices for
+        the user, such as the number of truncated texts.
         """
 
     def trained_on(self, settings: Any, notice: Notice) -> int:
-        """How many samples a run with these settings trains on; learns what must be learnt from the
-        data first.
+        """The number of training samples with these settings; first prepares the training data, for
+        example by learning subwords.
         """
         return self.sizes["train"]
 
     def for_rehearsal(self) -> Self:
-        """As little of the data as a run can be built on."""
+        """A subset of the data that is enough to build a run."""
         return self
 
     # ---- what kinds share
@@ -127,7 +127,7 @@ class Workload(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of the data."""
+        """Notices about the data for the user."""
         return self.data.notes
 
     @cached_property
@@ -158,7 +158,7 @@ class Workload(ABC):
         """Every seed with every method. Seeds are in the outer loop, so that changes of the
         machine's load affect all methods alike.
 
-        A method that these data or this machine do not allow is refused before any run begins.
+        A method that does not support these data or this machine is refused before any run starts.
         """
         settings.require(self.trained_on(settings, notice))
         return [
@@ -168,10 +168,9 @@ class Workload(ABC):
         ]
 
     def rehearse(self, settings: Any, method: str, folder: Path, notice: Notice) -> int:
-        """Build a run up to its first step, so that what cannot work is refused; nothing is
-        written.
+        """Build a run up to its first step, which finds errors early; writes nothing.
 
-        Returns how many steps it would take.
+        Returns the number of steps of the run.
         """
         samples = self.trained_on(settings, notice)
         validate(settings.method(method), samples)
@@ -183,5 +182,5 @@ class Workload(ABC):
     def run(
         self, settings: Any, method: str, seed: int, folder: Path, on_step: OnStep, notice: Notice
     ) -> RunRecord:
-        """Carry out a run, or resume it from its last checkpoint."""
+        """Execute a run, or resume it from its last checkpoint."""
         return run(Plan(settings, self, method, seed, folder), on_step, notice, resume=True)

@@ -1,5 +1,5 @@
-"""How far predicted probabilities can be trusted: likelihood, calibration error, and the
-temperature that corrects both.
+"""Calibration of predicted probabilities: likelihood, calibration error, and the temperature that
+corrects both.
 
 Logits are (N, classes), labels (N,); sums are taken in float64.
 """
@@ -83,7 +83,7 @@ class Tally:
         self._rows = 0
 
     def add(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Take these rows; gives the negative log-likelihood of each, as predicted."""
+        """Add these rows; returns the negative log-likelihood of each, as predicted."""
         losses = {
             name: _per_row(logits, labels, value) for name, value in self._temperatures.items()
         }
@@ -94,7 +94,7 @@ class Tally:
         return losses[""]
 
     def scores(self) -> dict[str, float]:
-        """Of all rows so far: ``nll``, ``ece``, and both with the temperature as ``scaled_nll`` and
+        """``nll`` and ``ece`` of all rows so far, and with the temperature ``scaled_nll`` and
         ``scaled_ece``.
         """
         found = {}
@@ -142,7 +142,7 @@ def _confidence(logits: Tensor, labels: Tensor, temperature: float) -> tuple[Ten
 
 
 def _slope(logits: Tensor, labels: Tensor, temperature: float) -> float:
-    """Of the negative log-likelihood, by 1/T."""
+    """The slope of the negative log-likelihood by 1/T."""
     total = torch.zeros((), dtype=torch.float64, device=logits.device)
     for rows, right in _parts(logits, labels):
         wide = rows.double()

@@ -9,14 +9,28 @@ from statistics import fmean
 from typing import ClassVar
 
 from advreg.lab.kinds.items import Items
+from advreg.records.compare import in_percent
 from advreg.records.run import RunRecord, TaskInfo
 
 Metrics = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """An answer that needs no model.
+
+    Args:
+        name: says which.
+        score: of the first column, out of 100.
+    """
+
+    name: str
+    score: float
+
+
+@dataclass(frozen=True)
 class ScoreTable:
-    """How ``advreg train`` shows the scores of finished runs.
+    """How ``advreg train`` shows the scores of finished runs: out of 100, as everywhere.
 
     Args:
         title: names the task, the set and the score.
@@ -24,6 +38,7 @@ class ScoreTable:
         columns: by heading, the metrics whose mean a column shows.
         decimals: of the scores.
         narrow: use short headings, because there are several columns of scores.
+        baseline: what a run must exceed to have learnt anything.
     """
 
     title: str
@@ -31,10 +46,12 @@ class ScoreTable:
     columns: Mapping[str, Sequence[str]]
     decimals: int
     narrow: bool = False
+    baseline: Baseline | None = None
 
     def scores(self, record: RunRecord) -> list[float]:
         """The scores of a run, one a column; NaN where a metric is missing or not finite."""
-        return [mean_of(record.outcome.metrics, names) for names in self.columns.values()]
+        metrics = {name: in_percent(name, value) for name, value in record.outcome.metrics.items()}
+        return [mean_of(metrics, names) for names in self.columns.values()]
 
 
 class Description(ABC):
@@ -42,12 +59,23 @@ class Description(ABC):
 
     name: ClassVar[str]
     """The name of the kind's folder in ``advreg.lab.kinds``, and the ``kind`` of its settings."""
+    settings: ClassVar[str]
+    """The module whose ``SETTINGS`` is the class of its runs' settings; imports no torch."""
     pipeline: ClassVar[str]
     """The pipeline tag of its models on the Hugging Face hub."""
     usage: ClassVar[str]
     """Python code that loads and uses a trained model, for the model card."""
     tasks: ClassVar[tuple[str, ...]]
     """What ``--task`` may be."""
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """The metrics of which less is better; they are shown on their own scale."""
+    architectures: ClassVar[tuple[str, ...]] = ()
+    """What the names of its models' classes in ``config.json`` end with; empty: ``advreg predict``
+    does not know them."""
+    one_line: ClassVar[str] = ""
+    """Python code that predicts with the model in the folder ``{model}``, in one line; empty:
+    there is none.
+    """
     streams: ClassVar[int] = 1
     """How many sequences of a sample are perturbed: two with an encoder and a decoder."""
 

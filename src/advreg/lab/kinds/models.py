@@ -21,7 +21,7 @@ from advreg.lab.kinds import SCRATCH as SCRATCH
 from advreg.lab.kinds.wordpieces import train_tokenizer
 
 # BERT and its kin; BART, DistilBERT; ModernBERT; T5; GPT-2
-_DROPOUTS = (
+DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout"),
     *("embedding_dropout", "mlp_dropout"),
@@ -223,10 +223,10 @@ def _from(cls: Any, name: str, trust: bool, **options: Any) -> Any:
 
 
 def _set_dropout(config: Any, dropout: float, name: str) -> None:
-    fields = [field for field in _DROPOUTS if hasattr(config, field)]
+    fields = [field for field in DROPOUTS if hasattr(config, field)]
     if not fields:
         raise ModelError(
-            f"dropout cannot be set for '{name}': its config has none of {', '.join(_DROPOUTS)}"
+            f"dropout cannot be set for '{name}': its config has none of {', '.join(DROPOUTS)}"
         )
     for field in fields:
         setattr(config, field, dropout)

@@ -70,7 +70,7 @@ class Job(ABC):
         sizes: samples of each set, for the record.
         details: what the record says of the task.
         more: what the record says of the training, besides the fields.
-        logged: all that was logged, also by a run that fails.
+        logged: the whole log, also of a failed run.
     """
 
     model: Any
@@ -127,7 +127,7 @@ class Job(ABC):
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a run."""
+    """The result of a run."""
 
     scores: Scores
     history: list[dict[str, Any]]

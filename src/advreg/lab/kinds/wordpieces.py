@@ -1,6 +1,4 @@
-"""A small WordPiece tokenizer trained on the spot, for models that start from nothing and need no
-download.
-"""
+"""A small WordPiece tokenizer trained on given texts, for models from scratch; no downloads."""
 
 from __future__ import annotations
 

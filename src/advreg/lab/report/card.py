@@ -14,6 +14,7 @@ from typing import Any
 from advreg.lab.kinds.registry import kind_of
 from advreg.lab.report.labels import (
     bytes_text,
+    commit_text,
     duration,
     method_name,
     metric_text,
@@ -144,15 +145,12 @@ def _cost(record: RunRecord) -> list[list[str]]:
 
 
 def _origin(record: RunRecord) -> str:
-    environment = record.environment
-    git, packages = environment.get("git") or {}, environment.get("packages") or {}
-    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
-    commit = (
-        f", commit {git['commit'][:10]}{' with changes' if git.get('dirty') else ''}"
-        if git.get("commit")
-        else ""
+    environment, commit = record.environment, commit_text(record)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in environment.get("packages", {}).items()
     )
-    return f"advreg {environment.get('advreg')}{commit}; {versions}. Finished {record.finished}."
+    told = f", commit {commit}" if commit else ""
+    return f"advreg {environment.get('advreg')}{told}; {versions}. Finished {record.finished}."
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

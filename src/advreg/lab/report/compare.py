@@ -7,15 +7,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
 from advreg.lab.report.grouping import of_comparison
 from advreg.lab.report.groups import STANDARD, Contest, RunGroup
-from advreg.lab.report.labels import NOT_FINISHED, is_score
-from advreg.lab.report.statistics import Spread
+from advreg.lab.report.labels import is_score
+from advreg.lab.report.statistics import Spread, mean_of
 from advreg.records import run as records
-from advreg.records.compare import Choice, CompareRecord, in_percent, load, seconds_of
+from advreg.records.compare import CompareRecord, in_percent, load, seconds_of
 from advreg.records.run import RunRecord
 
 Runs = Mapping[tuple[str, str, int], RunRecord]
@@ -36,18 +38,6 @@ class Cell:
     main: Spread | None
     asked: int
     failed: bool
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A method minus a baseline, paired by seed; ``task`` is ``None`` for the average over
-    tasks.
-    """
-
-    task: str | None
-    method: str
-    baseline: str
-    spread: Spread | None
 
 
 @dataclass(frozen=True)
@@ -74,47 +64,55 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run, or a candidate of the tuning, without a result."""
-
-    name: str
-    reason: str
-    tuning: bool
-
-
-@dataclass(frozen=True)
 class Results:
-    """All numbers of the tables; ``methods`` are labels."""
+    """The numbers of a contest: ``scores`` and ``cells`` by task and label."""
 
     contest: Contest
-    methods: Sequence[str]
-    tasks: Sequence[str]
     scores: Scores
     cells: Mapping[tuple[str, str], Cell]
-    costs: Sequence[Cost]
-    failures: Sequence[Failure]
+
+    @property
+    def methods(self) -> list[str]:
+        """All labels."""
+        return list(self.contest.methods)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks."""
+        return [task.name for task in self.contest.tasks]
 
     @cached_property
-    def averages(self) -> dict[str, Spread | None]:
-        """The mean over tasks of each label, where all tasks have a score."""
-        return {label: _average(self, label) for label in self.methods}
+    def costs(self) -> list[Cost]:
+        """The time of each label."""
+        return [_cost(self.contest, label) for label in self.methods]
 
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """Each method minus Standard, or the contest's other reference minus each method, on each
-        task and on average.
-        """
+    @property
+    def missing(self) -> dict[str, str | None]:
+        """The runs without a result, and why; ``None`` for those that have not ended."""
+        missing = [run for group in self.contest.groups for run in group.missing.values()]
+        return {run.name: run.error for run in missing}
+
+    @property
+    def averaged(self) -> list[str | None]:
+        """The tasks, and ``None`` for their average if there are several."""
+        return [*self.tasks, *([None] if len(self.tasks) > 1 else [])]
+
+    @property
+    def baselines(self) -> list[str]:
+        """The labels that the reference is compared with."""
         reference = self.contest.reference
         others = [label for label in self.methods if label != reference]
-        if len(others) == len(self.methods):
-            return []
-        plain = self.is_from_standard
-        pairs = [(other, reference) if plain else (reference, other) for other in others]
-        return [
-            Difference(task, *pair, self.difference(task, *pair))
-            for pair in pairs
-            for task in (*self.tasks, None)
-        ]
+        return others if reference in self.methods else []
+
+    def scale(self, task: str | None) -> Scale:
+        """How the scores on a task, or their averages, are shown and ranked."""
+        return (
+            self.contest.scale if task is None else scale_of(self.contest.task(task).main_metrics)
+        )
+
+    def score(self, task: str | None, label: str) -> Spread | None:
+        """The main score on a task; on average over tasks if ``task`` is ``None``."""
+        return _average(self, label) if task is None else self.cells[task, label].main
 
     @property
     def is_from_standard(self) -> bool:
@@ -144,19 +142,18 @@ class Results:
 def read(folder: Path) -> tuple[CompareRecord, dict[tuple[str, str, int], RunRecord]]:
     """A comparison's record and the records of its finished runs, by task, method and seed."""
     record = load(folder)
-    found = {}
-    for entry in record.runs:
-        path = folder / entry.folder / "record.json"
-        run = records.load(path) if path.is_file() else None
-        if run is not None and run.outcome.status == "finished":
-            found[entry.task, entry.method, entry.seed] = run
-    return record, found
+    paths = {
+        (entry.task, entry.method, entry.seed): folder / entry.folder / "record.json"
+        for entry in record.runs
+    }
+    found = {key: records.load(path) for key, path in paths.items() if path.is_file()}
+    return record, {key: run for key, run in found.items() if run.outcome.status == "finished"}
 
 
 def results(record: CompareRecord, runs: Runs) -> Results:
     """The numbers of a comparison and its runs."""
     by_folder = {
-        Path(entry.folder): Run(entry.folder, Path(entry.folder), run)
+        Path(entry.folder): Run(Path(entry.folder), run, name=entry.folder)
         for entry in record.runs
         if (run := runs.get((entry.task, entry.method, entry.seed))) is not None
     }
@@ -165,38 +162,31 @@ def results(record: CompareRecord, runs: Runs) -> Results:
 
 def summary(contest: Contest) -> Results:
     """The numbers of a contest."""
-    tasks, methods = [task.name for task in contest.tasks], list(contest.methods)
-    scores = {
-        (group.task, group.label): group.scores(contest.task(group.task))
-        for group in contest.groups
-    }
-    cells = {(task, method): Cell({}, None, 0, False) for task in tasks for method in methods}
+    scores, empty = {}, Cell({}, None, 0, False)
+    cells = {(task.name, label): empty for task in contest.tasks for label in contest.methods}
     for group in contest.groups:
-        cells[group.task, group.label] = _cell(group, scores[group.task, group.label])
-    return Results(
-        contest=contest,
-        methods=methods,
-        tasks=tasks,
-        scores=scores,
-        cells=cells,
-        costs=[_cost(contest, label) for label in methods],
-        failures=_failures(contest),
-    )
+        key = group.task, group.label
+        scores[key] = group.scores(contest.task(group.task))
+        cells[key] = _cell(group, scores[key])
+    return Results(contest, scores, cells)
 
 
 def _cell(group: RunGroup, scores: Mapping[int, float]) -> Cell:
-    values: dict[str, list[float]] = {}
-    for record in group.records:
-        for name, value in record.outcome.metrics.items():
-            score = in_percent(name, value) if is_score(name) else None
-            if score is not None and math.isfinite(score):
-                values.setdefault(name, []).append(score)
-    metrics = {
-        name: spread for name, each in values.items() if (spread := Spread.of(each)) is not None
-    }
-    failed = any(run.reason is not None for run in group.missing.values())
-    asked = len(group.runs) + len(group.missing)
-    return Cell(metrics, Spread.of(list(scores.values())), asked, failed)
+    names = dict.fromkeys(name for record in group.records for name in record.outcome.metrics)
+    spreads = {name: _metric(group, name) for name in names if is_score(name)}
+    return Cell(
+        metrics={name: spread for name, spread in spreads.items() if spread is not None},
+        main=Spread.of(list(scores.values())),
+        asked=len(group.runs) + len(group.missing),
+        failed=any(run.error is not None for run in group.missing.values()),
+    )
+
+
+def _metric(group: RunGroup, name: str) -> Spread | None:
+    """A metric over the runs that have a finite value for it."""
+    values = [record.outcome.metrics.get(name) for record in group.records]
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return Spread.of([score for value in known if (score := in_percent(name, value)) is not None])
 
 
 def _average(found: Results, label: str) -> Spread | None:
@@ -216,56 +206,35 @@ def _average(found: Results, label: str) -> Spread | None:
 
 
 def _cost(contest: Contest, label: str) -> Cost:
-    seconds = [seconds_of(run.record) for run in contest.labelled(label)]
-    per_task = list(filter(None, (_ratios(contest, task.name, label) for task in contest.tasks)))
+    groups = [group for group in contest.groups if group.label == label]
+    ratios = list(filter(None, (_ratios(contest, group) for group in groups)))
     whole, standard = _all_seconds(contest, label), _all_seconds(contest, STANDARD)
     return Cost(
         method=label,
-        seconds=statistics.fmean(seconds) if seconds else None,
-        relative=statistics.fmean(map(statistics.fmean, per_task)) if per_task else None,
-        ratios=[ratio for ratios in per_task for ratio in ratios],
+        seconds=mean_of(seconds for group in groups for seconds in group.seconds.values()),
+        relative=mean_of(map(statistics.fmean, ratios)),
+        ratios=list(chain(*ratios)),
         tuning_seconds=_tuning_seconds(contest, label),
-        relative_with_tuning=whole / standard if seconds and standard else None,
-        candidates=max((len(each.candidates) for each in _choices(contest, label)), default=0),
+        relative_with_tuning=whole / standard if whole and standard else None,
+        candidates=max((len(each.candidates) for each in contest.tuning(label)), default=0),
     )
 
 
-def _ratios(contest: Contest, task: str, label: str) -> list[float]:
-    """The time of each run of a label on a task relative to Standard's with the same seed."""
-    group = next((group for group in contest.on(task) if group.label == label), None)
-    standard = contest.standard(group) if group is not None else None
-    if group is None or standard is None:
-        return []
-    both = [seed for seed in group.runs if seed in standard.runs]
-    pairs = [[seconds_of(each.runs[seed].record) for each in (group, standard)] for seed in both]
-    return [mine / other for mine, other in pairs if other > 0]
+def _ratios(contest: Contest, group: RunGroup) -> list[float]:
+    """The time of each run of a group relative to Standard's with the same seed."""
+    standard = contest.standard(group)
+    theirs = {} if standard is None else standard.seconds
+    return [
+        mine / theirs[seed] for seed, mine in group.seconds.items() if theirs.get(seed, 0.0) > 0
+    ]
 
 
 def _tuning_seconds(contest: Contest, label: str) -> float:
-    tried = [each for choice in _choices(contest, label) for each in choice.candidates]
+    tried = [each for choice in contest.tuning(label) for each in choice.candidates]
     return sum(candidate.seconds or 0.0 for candidate in tried)
-
-
-def _choices(contest: Contest, label: str) -> list[Choice]:
-    return [choice for choice in contest.choices if choice.method == label]
 
 
 def _all_seconds(contest: Contest, label: str) -> float:
     """The time of the tuning and the runs; 0 if the label has no run."""
     seconds = [seconds_of(run.record) for run in contest.labelled(label)]
     return _tuning_seconds(contest, label) + sum(seconds) if seconds else 0.0
-
-
-def _failures(contest: Contest) -> list[Failure]:
-    tuned = [
-        Failure(candidate.folder, candidate.error, tuning=True)
-        for choice in contest.choices
-        for candidate in choice.candidates
-        if candidate.error is not None
-    ]
-    missing = [
-        Failure(run.name, run.reason or NOT_FINISHED, tuning=False)
-        for group in contest.groups
-        for run in group.missing.values()
-    ]
-    return tuned + missing

@@ -19,7 +19,6 @@ class Curve:
     variance of each seed.
     """
 
-    method: str
     places: Sequence[float]
     mean: Sequence[float]
     low: Sequence[float]
@@ -36,30 +35,24 @@ GRADIENT_NORM = logged("grad_norm")
 
 
 def curve(
-    method: str,
-    runs: Iterable[RunRecord],
+    runs: Sequence[RunRecord],
     axis: str = "step",
     measure: Measure = GRADIENT_NORM,
     settled: bool = False,
-) -> Curve | None:
-    """The curve of a method over several seeds; ``None`` if nothing was logged.
+) -> Curve:
+    """The curve of a method over several seeds; without places if nothing was logged.
 
     Args:
-        method: its name.
-        runs: their records.
+        runs: records of its runs.
         axis: ``"step"`` or ``"epoch"``.
         measure: the value to take from a log line.
         settled: whether variances leave out the warm-up.
     """
-    runs = list(runs)
-    lines = [line for run in runs if (line := _values(run, axis, measure))]
-    if not lines:
-        return None
-    shared = sorted(set(lines[0]).intersection(*lines[1:]))
+    lines = list(filter(None, (_values(run, axis, measure) for run in runs)))
+    shared = sorted(set.intersection(*map(set, lines))) if lines else []
     columns = [[line[place] for line in lines] for place in shared]
     after = [_values(run, axis, measure, _warmup(run) if settled else 0) for run in runs]
     return Curve(
-        method=method,
         places=shared,
         mean=list(map(statistics.fmean, columns)),
         low=list(map(min, columns)),
@@ -74,13 +67,9 @@ def _warmup(run: RunRecord) -> int:
 
 def _values(run: RunRecord, axis: str, measure: Measure, after: int = 0) -> dict[float, float]:
     """The measure by step or epoch, from every log line after a step that has one."""
-    found = {}
-    for line in run.outcome.history:
-        if axis in line and line.get("step", math.inf) > after:
-            value = measure(line)
-            if value is not None:
-                found[float(line[axis])] = float(value)
-    return found
+    lines = [line for line in run.outcome.history if line.get("step", math.inf) > after]
+    values = [(line[axis], measure(line)) for line in lines if axis in line]
+    return {float(place): float(value) for place, value in values if value is not None}
 
 
 def shared_axis(runs: Iterable[RunRecord]) -> str:

@@ -72,12 +72,13 @@ def _main_table(record: CompareRecord, found: Results, width: int | None) -> Tab
     gains = {gain.method: gain for gain in record.gains if gain.task == task}
     spreads = {label: Spread.of(list(found.by_seed(task, label).values())) for label in methods}
     counts = {spread.count for spread in spreads.values() if spread is not None}
+    decimals = found.contest.scale.decimals
     rows = [
         {
             "method": method_name(label),
             "setting": _setting(record, method),
-            "score": _score(spreads[label], len(counts) > 1),
-            **_gain_cells(gains.get(method), method == record.reference),
+            "score": _score(spreads[label], len(counts) > 1, decimals),
+            **_gain_cells(gains.get(method), method == record.reference, decimals),
             "passes": _passes(found, label),
         }
         for label, method in methods.items()
@@ -107,21 +108,25 @@ def _title(record: CompareRecord, method: str) -> str:
     return record.controls.get(method, method)
 
 
-def _score(spread: Spread | None, with_count: bool) -> str:
+def _score(spread: Spread | None, with_count: bool, decimals: int) -> str:
     count = f" (n = {spread.count})" if with_count and spread is not None else ""
-    return spread_text(spread) + count
+    return spread_text(spread, decimals=decimals) + count
 
 
-def _gain_cells(gain: MethodGain | None, is_reference: bool) -> Row:
+def _gain_cells(gain: MethodGain | None, is_reference: bool, decimals: int) -> Row:
     """Without a gain, a row is the reference's, or has no run."""
     if gain is None:
         verdict = "reference" if is_reference else NOTHING
         return {"gain": NOTHING, "verdict": verdict, "time": "1.00" if is_reference else NOTHING}
     verdict = gain.verdict or NOTHING
-    return {"gain": gain_text(gain), "verdict": verdict, "time": number_text(gain.time, 2)}
+    return {
+        "gain": gain_text(gain, decimals),
+        "verdict": verdict,
+        "time": number_text(gain.time, 2),
+    }
 
 
-def gain_text(gain: MethodGain) -> str:
+def gain_text(gain: MethodGain, decimals: int = 1) -> str:
     """A gain with its interval.
 
     Example:
@@ -131,8 +136,9 @@ def gain_text(gain: MethodGain) -> str:
     if gain.mean is None:
         return NOTHING
     if gain.low is None or gain.high is None:
-        return signed(gain.mean)
-    return f"{signed(gain.mean)} [{signed(gain.low)}, {signed(gain.high)}]"
+        return signed(gain.mean, decimals)
+    low, high = (signed(each, decimals) for each in (gain.low, gain.high))
+    return f"{signed(gain.mean, decimals)} [{low}, {high}]"
 
 
 def _setting(record: CompareRecord, method: str) -> str:
@@ -176,7 +182,7 @@ def _task_table(record: CompareRecord, found: Results) -> Table:
     rows = [
         [
             method_name(_title(record, method)),
-            *(gain_text(gains[method, task]) for task in found.tasks),
+            *(gain_text(gains[method, task], found.scale(task).decimals) for task in found.tasks),
         ]
         for method in _methods(record)
         if method != record.reference

@@ -6,14 +6,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from advreg.records import diagnostics as health
 from advreg.records.bench import BenchRecord
 from advreg.records.compare import COMPARE_FILE, CompareRecord
-from advreg.records.diagnostics import HealthRecord
+from advreg.records.diagnostics import HealthRecord, MemoryHealth
 from advreg.records.log import LOG_SUFFIX
 from advreg.records.probe import ProbeRecord
 from advreg.records.reading import Record, read_each
@@ -23,41 +23,56 @@ from advreg.records.study import STUDY_FILE, StudyRecord
 
 PLAN_FILE = "plan.json"
 _SKIPPED = ("checkpoint-", "model", "weights", "subwords", ".")  # folders without records
-_NAME_PARTS = 3
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """A run that has a record; ``name`` is the end of its folder's path, unique in a report."""
+    """A run that has a record; ``name`` is the path of its folder below the one that all records
+    are in.
+    """
 
-    name: str
-    folder: Path
+    path: Path
     record: RunRecord
     health: HealthRecord | None = None
+    name: str = ""
 
     @property
     def is_tuning(self) -> bool:
         """Whether it was trained on a part of the training data, to choose settings."""
         return "held_out" in self.record.task.details
 
+    @property
+    def is_finished(self) -> bool:
+        return self.record.outcome.status == "finished"
 
-@dataclass(frozen=True)
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory on the GPU; 0 if unknown."""
+        return (self.health.peak_bytes or 0) if self.health is not None else 0
+
+    @property
+    def memory(self) -> MemoryHealth | None:
+        """The state of the method's memory at the end."""
+        return self.health.memory if self.health is not None else None
+
+
+@dataclass
 class Unfinished:
     """A run that began and has no record: it is still running, or was stopped."""
 
-    name: str
-    folder: Path
+    path: Path
     method: str
     seed: int | None
+    name: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unreadable:
     """A file that looks like a record and cannot be read, and the reason."""
 
-    name: str
     path: Path
     reason: str
+    name: str = ""
 
 
 @dataclass
@@ -71,18 +86,16 @@ class Gathered:
     probes: list[ProbeRecord] = field(default_factory=list)
     benches: list[BenchRecord] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+    root: Path = Path("/")  # the folder that names begin at
 
     def add(self, path: Path, record: Record) -> None:
         """Add the record of a file."""
         folder = path.parent
         match record:
             case RunRecord() if path.name.endswith(LOG_SUFFIX):
-                self.runs.append(Run(record.name, path / record.name, record))
+                self.runs.append(Run(path / record.name, record))
             case RunRecord():
-                self.runs.append(Run(short_name(folder), folder, record, _health(folder)))
+                self.runs.append(Run(folder, record, _health(folder)))
             case CompareRecord():
                 self.comparisons[folder] = record
             case StudyRecord():
@@ -91,6 +104,23 @@ class Gathered:
                 self.probes.append(record)
             case BenchRecord():
                 self.benches.append(record)
+
+    def name_of(self, path: Path) -> str:
+        """A path below the folder that holds all records, for a page: folders above it may name
+        a user.
+        """
+        return path.absolute().relative_to(self.root).as_posix()
+
+    def name_all(self) -> None:
+        """Name runs and files, once all are known."""
+        named: list[Run | Unfinished | Unreadable]
+        named = [*self.runs, *self.unfinished, *self.unreadable]
+        folders = [folder.absolute() for folder in (*self.comparisons, *self.studies)]
+        folders += [each.path.absolute().parent for each in named]
+        if folders:
+            self.root = Path(os.path.commonpath(folders))
+        for each in named:
+            each.name = self.name_of(each.path)
 
 
 def gather(places: Iterable[Path]) -> Gathered:
@@ -109,19 +139,8 @@ def gather(places: Iterable[Path]) -> Gathered:
                 f"'{place}' holds no records; give folders of runs of `advreg train`, `compare` or "
                 "`study`, or the files of `advreg probe` and `bench`"
             )
-    _distinguish(found)
+    found.name_all()
     return found
-
-
-def _distinguish(found: Gathered) -> None:
-    """Lengthen names that repeat."""
-    names = short_names(
-        [*(run.folder for run in found.runs), *(run.folder for run in found.unfinished)]
-    )
-    files = short_names([each.path for each in found.unreadable])
-    found.runs = [replace(run, name=names[run.folder]) for run in found.runs]
-    found.unfinished = [replace(run, name=names[run.folder]) for run in found.unfinished]
-    found.unreadable = [replace(each, name=files[each.path]) for each in found.unreadable]
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -158,7 +177,7 @@ def _take(path: Path, found: Gathered, strict: bool) -> bool:
             raise record
         else:
             reason = f"{record.field or ''} {record.problem}".strip()
-            found.unreadable.append(Unreadable(short_name(path), path, reason))
+            found.unreadable.append(Unreadable(path, reason))
     if strict and not read:
         remedy = "give a record.json, compare.json or study.json, or a probe's or bench's"
         raise RecordError("is not a record", remedy, path=path)
@@ -175,7 +194,7 @@ def _take_plan(path: Path, found: Gathered) -> bool:
     if not is_waiting or (folder / RECORD_FILE).is_file():
         return False
     seed = plan.get("seed") if isinstance(plan.get("seed"), int) else None
-    found.unfinished.append(Unfinished(short_name(folder), folder, str(plan["method"]), seed))
+    found.unfinished.append(Unfinished(folder, str(plan["method"]), seed))
     return True
 
 
@@ -184,35 +203,3 @@ def _health(folder: Path) -> HealthRecord | None:
     with suppress(RecordError):
         return health.load(folder)
     return None
-
-
-def short_name(path: Path, parts: int = _NAME_PARTS) -> str:
-    """The end of a path, which a page may show: it names no folder of the user's.
-
-    Example:
-        >>> short_name(Path("/home/somebody/runs/compare/rte/arch/seed-0"))
-        'rte/arch/seed-0'
-    """
-    return "/".join(path.absolute().parts[-parts:])
-
-
-def short_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """The short name of each path; names that would be equal are longer.
-
-    Example:
-        >>> names = ("a/rte/arch/0", "b/rte/arch/0", "b/rte/smart/0")
-        >>> paths = [Path("/runs", name) for name in names]
-        >>> list(short_names(paths).values())
-        ['a/rte/arch/0', 'b/rte/arch/0', 'rte/smart/0']
-    """
-    alike: dict[str, set[Path]] = {}
-    for path in (paths := list(paths)):
-        alike.setdefault(short_name(path), set()).add(path.absolute())
-    return {path: short_name(path, _parts_needed(alike[short_name(path)])) for path in paths}
-
-
-def _parts_needed(paths: set[Path]) -> int:
-    parts = _NAME_PARTS
-    while len({short_name(path, parts) for path in paths}) < len(paths):
-        parts += 1
-    return parts

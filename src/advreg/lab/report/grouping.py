@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from advreg.lab.kinds.registry import kind_of
+from advreg.core.options import Options
+from advreg.lab.kinds.registry import kind_of, main_metrics
 from advreg.lab.report.gather import Gathered, Run
-from advreg.lab.report.groups import STANDARD, Contest, Planned, grouped
+from advreg.lab.report.groups import STANDARD, Contest, Planned, grouped, split_by
 from advreg.lab.report.labels import method_name, method_order, model_name, task_name
 from advreg.lab.report.study import remarks
 from advreg.lab.report.variants import label_of, settings_of, varying_options
 from advreg.records.compare import ComparedTask, CompareRecord
-from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
-MainMetrics = Callable[
-    [str, Mapping[str, Any]], Sequence[str]
-]  # of a task by its name, and of the metrics that were measured
+Data = tuple[str, str | None]  # the name of a task and the fingerprint of its data
 
 
-def contests(found: Gathered, main_metrics: MainMetrics) -> list[Contest]:
+def contests(found: Gathered) -> list[Contest]:
     """A contest for each comparison, each study, and each model of the other runs."""
-    runs = {run.folder: run for run in found.runs}
+    runs = {run.path: run for run in found.runs}
     made = [of_comparison(record, runs, place) for place, record in found.comparisons.items()]
     made += [of_study(record, runs, place) for place, record in found.studies.items()]
     taken = (*found.comparisons, *found.studies)
-    by_model: dict[str, list[Run]] = {}
-    for run in found.runs:
-        if not run.is_tuning and not any(map(run.folder.is_relative_to, taken)):
-            by_model.setdefault(run.record.model.name, []).append(run)
-    return made + [_of_runs(model, mine, main_metrics) for model, mine in by_model.items()]
+    others = [
+        run
+        for run in found.runs
+        if not run.is_tuning and not any(map(run.path.is_relative_to, taken))
+    ]
+    by_model = split_by(lambda run: run.record.model.name, others)
+    return made + [_of_runs(model, mine) for model, mine in by_model.items()]
 
 
 def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) -> Contest:
@@ -49,7 +49,7 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
         title=f"Comparison with {model_name(model)}",
         terms=f"model {model.rpartition('/')[2]}, {_tuning(record)}",
         tasks=record.tasks,
-        groups=grouped("comparison", planned),
+        groups=grouped(planned),
         reference=record.reference,
         notes=[*record.notes, *([] if record.status == "finished" else [unfinished])],
         choices=record.choices,
@@ -84,7 +84,7 @@ def of_study(study: StudyRecord, runs: Mapping[Path, Run], place: Path) -> Conte
         title=f"Study of {method_name(study.method)} on {where}",
         terms=f"model {model}",
         tasks=[task],
-        groups=grouped("study", planned),
+        groups=grouped(planned),
         reference=study.method,
         notes=remarks(study),
         study=study,
@@ -94,13 +94,12 @@ def of_study(study: StudyRecord, runs: Mapping[Path, Run], place: Path) -> Conte
 # ---- runs that are part of neither
 
 
-def _of_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -> Contest:
+def _of_runs(model: str, runs: Sequence[Run]) -> Contest:
     runs = sorted(_comparable(runs), key=lambda run: method_order(run.record.method.name))
     kept: dict[tuple[str, str, int], Run] = {}
-    for run, task, label in _labelled(runs):
+    for run, (task, label) in zip(runs, _labels(runs), strict=True):
         key = task, label, run.record.training.seed
-        if key not in kept or _rank(run) > _rank(kept[key]):
-            kept[key] = run
+        kept[key] = max(kept.get(key, run), run, key=_rank)
     planned = [
         Planned(task, label, run.record.method.name, seed, run.name, run, run.record.outcome.error)
         for (task, label, seed), run in kept.items()
@@ -110,24 +109,22 @@ def _of_runs(model: str, runs: Sequence[Run], main_metrics: MainMetrics) -> Cont
         f"{repeated} runs repeat others with the same settings and seed: the latest that finished "
         "is shown"
     )
-    groups = grouped("runs", planned)
-    tasks = {task: [run for key, run in kept.items() if key[0] == task] for task, *_ in kept}
+    groups, by_task = grouped(planned), split_by(lambda each: each.task, planned)
     return Contest(
         title=f"Runs of {model_name(model)}",
         terms=f"model {model.rpartition('/')[2]}",
-        tasks=[_task(name, mine, main_metrics) for name, mine in tasks.items()],
+        tasks=[_task(name, each) for name, each in by_task.items()],
         groups=groups,
         reference=_reference({group.label: group.method for group in groups}),
         notes=[again] if repeated else [],
     )
 
 
-def _task(name: str, runs: Sequence[Run], main_metrics: MainMetrics) -> ComparedTask:
-    metrics: dict[str, Any] = {}
-    for run in runs:
-        metrics |= run.record.outcome.metrics
-    finished = [run.record.task for run in runs if run.record.outcome.status == "finished"]
-    task = next(iter(finished), runs[0].record.task)
+def _task(name: str, planned: Sequence[Planned]) -> ComparedTask:
+    """A task by its name, and by the metrics that its runs have."""
+    runs = [each.run for each in planned if each.run is not None]
+    metrics: Options = dict(ChainMap(*(dict(run.record.outcome.metrics) for run in runs)))
+    task = max(runs, key=lambda run: run.is_finished).record.task
     return ComparedTask(
         name=name,
         title=name,
@@ -138,57 +135,54 @@ def _task(name: str, runs: Sequence[Run], main_metrics: MainMetrics) -> Compared
 
 
 def _rank(run: Run) -> tuple[bool, str]:
-    record = run.record
-    return record.outcome.status == "finished", record.finished or record.started
+    return run.is_finished, run.record.finished or run.record.started
 
 
-def _data_of(run: Run) -> tuple[str, str | None]:
+def _data_of(run: Run) -> Data:
     return run.record.task.name, run.record.task.fingerprint
+
+
+def _kind_of(run: Run) -> tuple[Data, str]:
+    return _data_of(run), run.record.method.name
 
 
 def _comparable(runs: Sequence[Run]) -> list[Run]:
     """All runs but those with settings that none finished with, while others of their method did
     on the same data.
     """
-    finished: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-    for run in runs:
-        if run.record.outcome.status == "finished":
-            mine = finished.setdefault((*_data_of(run), run.record.method.name), [])
-            mine.append(settings_of(run.record))
-
-    def is_comparable(run: Run) -> bool:
-        others = finished.get((*_data_of(run), run.record.method.name))
-        return others is None or settings_of(run.record) in others
-
-    return list(filter(is_comparable, runs))
+    finished = split_by(_kind_of, (run for run in runs if run.is_finished))
+    settings = {kind: [settings_of(run.record) for run in each] for kind, each in finished.items()}
+    return [
+        run
+        for run in runs
+        if _kind_of(run) not in settings or settings_of(run.record) in settings[_kind_of(run)]
+    ]
 
 
-def _labelled(runs: Sequence[Run]) -> Iterator[tuple[Run, str, str]]:
-    """Each run with the name of its task and its label.
+def _labels(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The name of each run's task, and its label.
 
     A label has the options in which the runs of its method on the task differ. It has the number
     of epochs, too, if any runs on one task differ in it: they are not on equal terms.
     """
     names = _task_names(map(_data_of, runs))
-    alike: dict[tuple[str, str], list[RunRecord]] = {}
-    lengths: dict[str, set[float]] = {}
+    lengths = {(_data_of(run), run.record.training.epochs) for run in runs}
+    always = ["epochs"] if len(lengths) > len(names) else []
+    shown = {kind: _first_varying(each) for kind, each in split_by(_kind_of, runs).items()}
+    labels = []
     for run in runs:
-        task, record = names[_data_of(run)], run.record
-        alike.setdefault((task, record.method.name), []).append(record)
-        lengths.setdefault(task, set()).add(record.training.epochs)
-    always = ["epochs"] if any(len(epochs) > 1 for epochs in lengths.values()) else []
-    shown = {
-        key: dict.fromkeys([*(names[0] for names in varying_options(records)), *always])
-        for key, records in alike.items()
-    }
-    for run in runs:
-        task, method = names[_data_of(run)], run.record.method.name
         settings = settings_of(run.record)
-        options = {name: settings.get(name) for name in shown[task, method]}
-        yield run, task, label_of(method, options)
+        options = {name: settings.get(name) for name in (*shown[_kind_of(run)], *always)}
+        labels.append((names[_data_of(run)], label_of(run.record.method.name, options)))
+    return labels
 
 
-def _task_names(data: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
+def _first_varying(runs: Sequence[Run]) -> list[str]:
+    """The first of the options that vary together, for all that vary."""
+    return [first for first, *_ in varying_options([run.record for run in runs])]
+
+
+def _task_names(data: Iterable[Data]) -> dict[Data, str]:
     """The names of data sets; different ones of one name have their fingerprints."""
     distinct = list(dict.fromkeys(data))
     names = [name for name, _ in distinct]

@@ -2,69 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TypeVar
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
-from advreg.records.compare import Choice, ComparedTask, CompareRecord, score_of
+from advreg.records.compare import Choice, ComparedTask, CompareRecord, score_of, seconds_of
 from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
 STANDARD = "standard"
 
-Source = Literal["comparison", "study", "runs"]
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A run without a result; ``reason`` is ``None`` for one that has not ended."""
+def split_by(key: Callable[[T], K], items: Iterable[T]) -> dict[K, list[T]]:
+    """Items with the same key together, in the order of the first of each.
 
-    name: str
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """The runs on one task with one method and the same settings.
-
-    Args:
-        task: its name.
-        label: the method, with the options that distinguish its settings from others.
-        method: its name.
-        source: what asked for the runs.
-        runs: the finished ones, by seed.
-        missing: the others, by seed.
+    Example:
+        >>> split_by(len, ["a", "bb", "c"])
+        {1: ['a', 'c'], 2: ['bb']}
     """
-
-    task: str
-    label: str
-    method: str
-    source: Source
-    runs: dict[int, Run] = field(default_factory=dict)
-    missing: dict[int, Missing] = field(default_factory=dict)
-
-    @property
-    def records(self) -> list[RunRecord]:
-        return [run.record for run in self.runs.values()]
-
-    @property
-    def epochs(self) -> set[float]:
-        """The lengths of its runs."""
-        return {record.training.epochs for record in self.records}
-
-    def scores(self, task: ComparedTask) -> dict[int, float]:
-        """The main score of each run out of 100, by seed; without those that are not a number."""
-        found = {
-            seed: score_of(run.record.outcome.metrics, task.main_metrics)
-            for seed, run in self.runs.items()
-        }
-        return {seed: score for seed, score in found.items() if score is not None}
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that was asked for, and its record if it has one."""
+    """A run that was asked for, and its record if it has one; without an error, one that has no
+    record has not ended.
+    """
 
     task: str
     label: str
@@ -75,17 +47,62 @@ class Planned:
     error: str | None = None
 
 
-def grouped(source: Source, planned: Iterable[Planned]) -> list[RunGroup]:
+@dataclass(frozen=True)
+class RunGroup:
+    """The runs on one task with one method and the same settings.
+
+    Args:
+        task: its name.
+        label: the method, with the options that distinguish its settings from others.
+        method: its name.
+        runs: the finished ones, by seed.
+        missing: the others, by seed.
+    """
+
+    task: str
+    label: str
+    method: str
+    runs: dict[int, Run] = field(default_factory=dict)
+    missing: dict[int, Planned] = field(default_factory=dict)
+
+    @property
+    def records(self) -> list[RunRecord]:
+        return [run.record for run in self.runs.values()]
+
+    @property
+    def epochs(self) -> set[float]:
+        """The lengths of its runs."""
+        return {record.training.epochs for record in self.records}
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """The time of the training steps of each run, by seed."""
+        return {seed: seconds_of(run.record) for seed, run in self.runs.items()}
+
+    def scores(self, task: ComparedTask) -> dict[int, float]:
+        """The main score of each run out of 100, by seed; without those that are not a number."""
+        found = {
+            seed: score_of(run.record.outcome.metrics, task.main_metrics)
+            for seed, run in self.runs.items()
+        }
+        return {seed: score for seed, score in found.items() if score is not None}
+
+
+def grouped(planned: Iterable[Planned]) -> list[RunGroup]:
     """A group for each task and label, in the order of their first runs."""
-    found: dict[tuple[str, str], RunGroup] = {}
+    together = split_by(lambda each: (each.task, each.label), planned)
+    return [_group(each) for each in together.values()]
+
+
+def _group(planned: Sequence[Planned]) -> RunGroup:
+    first = planned[0]
+    group = RunGroup(first.task, first.label, first.method)
     for each in planned:
-        group = RunGroup(each.task, each.label, each.method, source)
-        group = found.setdefault((each.task, each.label), group)
-        if each.run is not None and each.run.record.outcome.status == "finished":
+        if each.run is not None and each.run.is_finished:
             group.runs[each.seed] = each.run
         else:
-            group.missing[each.seed] = Missing(each.name, each.error)
-    return list(found.values())
+            group.missing[each.seed] = each
+    return group
 
 
 @dataclass(frozen=True)
@@ -130,6 +147,11 @@ class Contest:
         return {seed for group in self.groups for seed in (*group.runs, *group.missing)}
 
     @property
+    def scale(self) -> Scale:
+        """The scale of the scores and their mean over tasks."""
+        return scale_of([name for task in self.tasks for name in task.main_metrics])
+
+    @property
     def has_variants(self) -> bool:
         """Whether a method takes part with several settings."""
         return len(set(self.methods.values())) < len(self.methods)
@@ -138,6 +160,10 @@ class Contest:
         """The runs of Standard to compare a group with: preferably of the same length."""
         known = [each for each in self.on(group.task) if each.method == STANDARD]
         return min(known, key=lambda each: each.epochs != group.epochs, default=None)
+
+    def tuning(self, label: str) -> list[Choice]:
+        """How the settings of a label were chosen, for each task."""
+        return [choice for choice in self.choices if choice.method == label]
 
     def task(self, name: str) -> ComparedTask:
         """A task by its name."""

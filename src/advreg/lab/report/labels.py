@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from advreg.lab.catalogue import catalogue, title_of
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.report.statistics import Spread
 from advreg.records.compare import ComparedTask, in_percent, is_share
+from advreg.records.run import RunRecord
 
 NOTHING = "–"
 NOT_FINISHED = "not finished; the same command resumes it"
 TASK_NAMES = {
-    **{
-        "rte": "RTE",
-        "mrpc": "MRPC",
-        "cola": "CoLA",
-        "sst2": "SST-2",
-        "stsb": "STS-B",
-        "qnli": "QNLI",
-        "qqp": "QQP",
-    },
-    **{"mnli": "MNLI", "snli": "SNLI", "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2"},
-    **{"anli_r3": "ANLI R3", "mr": "MR"},
-    **{
-        f"{corpus}-{source}-{target}": f"{name} {source.title()}-{target.title()}"
-        for corpus, name, pairs in (
-            ("iwslt14", "IWSLT'14", ("de-en", "en-de")),
-            ("iwslt15", "IWSLT'15", ("en-vi", "vi-en")),
-            ("iwslt16", "IWSLT'16", ("en-fr", "fr-en")),
-            ("multi30k", "Multi30k", ("en-de", "de-en", "en-fr", "fr-en")),
-            ("wmt16", "WMT'16", ("en-de",)),
-        )
-        for source, target in (pair.split("-") for pair in pairs)
-    },
-}
+    "rte": "RTE", "mrpc": "MRPC", "cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B",
+    "qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI", "snli": "SNLI", "mr": "MR",
+    "anli": "ANLI", "anli_r1": "ANLI R1", "anli_r2": "ANLI R2", "anli_r3": "ANLI R3",
+    "iwslt14-de-en": "IWSLT'14 De-En", "iwslt14-en-de": "IWSLT'14 En-De",
+    "iwslt15-en-vi": "IWSLT'15 En-Vi", "iwslt15-vi-en": "IWSLT'15 Vi-En",
+    "iwslt16-en-fr": "IWSLT'16 En-Fr", "iwslt16-fr-en": "IWSLT'16 Fr-En",
+    "multi30k-en-de": "Multi30k En-De", "multi30k-de-en": "Multi30k De-En",
+    "multi30k-en-fr": "Multi30k En-Fr", "multi30k-fr-en": "Multi30k Fr-En",
+    "wmt16-en-de": "WMT'16 En-De",
+}  # fmt: skip
 """Titles of known tasks."""
 _TRANSLATION_SCORES = {"tokenised_bleu": "tokenised BLEU", "bleu": "sacreBLEU", "chrf": "chrF"}
+# last words of the names of scores
 _SCORES = (
-    *("accuracy", "f1", "matthews", "pearson", "spearman", "bleu", "chrf", "match"),
-)  # last words of their names
+    "accuracy",
+    "f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "bleu",
+    "chrf",
+    "match",
+    "perplexity",
+)
 _REASON_LENGTH = 160
 
 
@@ -136,6 +134,13 @@ def model_name(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] or "a model"
 
 
+def commit_text(record: RunRecord, unknown: str = "") -> str:
+    """The commit that a run was made with, and whether its tree had changes."""
+    git = record.environment.get("git") or {}
+    commit = git.get("commit") or unknown
+    return commit[:10] + (" with changes" if git.get("dirty") else "")
+
+
 def shortened(reason: str) -> str:
     """A reason on one line, cut where it is too long for a note."""
     line = " ".join(reason.split())
@@ -148,9 +153,9 @@ def shortened(reason: str) -> str:
 def metric_text(name: str, value: float | None) -> str:
     """A metric as every command and page shows it.
 
-    All scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as
-    in the tables of GLUE), BLEU and chrF unchanged. Losses, errors and the like are not scores and
-    have four significant digits.
+    Scores are out of 100 and have one decimal: shares in percent, correlations times 100 (as in
+    the tables of GLUE), BLEU and chrF unchanged. Perplexity has three decimals. Losses, errors and
+    the like are not scores and have four significant digits.
 
     Example:
         >>> metric_text("accuracy", 0.535), metric_text("pearson", 0.019)
@@ -160,11 +165,12 @@ def metric_text(name: str, value: float | None) -> str:
     """
     if value is None:
         return NOTHING
-    return f"{in_percent(name, value):.1f}" if is_score(name) else f"{value:.4g}"
+    decimals = scale_of([name.rpartition("_")[2]]).decimals
+    return f"{in_percent(name, value):.{decimals}f}" if is_score(name) else f"{value:.4g}"
 
 
 def is_score(name: str) -> bool:
-    """Whether a metric is a score out of 100, and not a loss or an error."""
+    """Whether tables show a metric: a score out of 100 or a perplexity, not a loss or an error."""
     return name.rpartition("_")[2] in _SCORES
 
 
@@ -182,8 +188,10 @@ def number_text(value: float | None, decimals: int) -> str:
     return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
-def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> str:
-    """Mean ± deviation with one decimal, and the number of seeds if some of them are missing.
+def spread_text(
+    spread: Spread | None, asked: int = 0, failed: bool = False, decimals: int = 1
+) -> str:
+    """Mean ± deviation, and the number of seeds if some of them are missing.
 
     Example:
         >>> spread_text(Spread(71.24, 0.55, 3), 3), spread_text(Spread(71.24, None, 1), 3)
@@ -193,9 +201,9 @@ def spread_text(spread: Spread | None, asked: int = 0, failed: bool = False) -> 
     """
     if spread is None:
         return "failed" if failed else NOTHING
-    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.1f}"
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:.{decimals}f}"
     missing = "" if spread.count >= asked else f" ({spread.count} of {asked})"
-    return f"{spread.mean:.1f}{deviation}{missing}"
+    return f"{spread.mean:.{decimals}f}{deviation}{missing}"
 
 
 def difference_text(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from operator import attrgetter
 
+from advreg.lab.catalogue import is_method, options_of_method
+from advreg.lab.kinds.registry import Scale, main_metrics, scale_of
 from advreg.lab.report.gather import Gathered, Run
-from advreg.lab.report.grouping import MainMetrics
+from advreg.lab.report.groups import split_by
 from advreg.lab.report.labels import NOTHING, duration, spread_text, value_text
 from advreg.lab.report.statistics import Spread
 from advreg.lab.report.tables import Cell, Table, best_cells, csv_text
@@ -56,6 +58,11 @@ class Line:
     error: str = ""
     path: str = ""
 
+    @property
+    def scale(self) -> Scale:
+        """The scale of its score."""
+        return scale_of(self.metric.split(", "))
+
 
 _FIELDS = tuple(field.name for field in fields(Line))
 SORTED_BY = tuple(name for name in _FIELDS if name not in ("settings", "error", "metric"))
@@ -67,42 +74,27 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
     "settings": lambda line: line.settings,
     "seed": lambda line: "" if line.seed is None else str(line.seed),
     "status": lambda line: line.status,
-    "score": lambda line: "" if line.score is None else f"{line.score:.1f}",
+    "score": lambda line: "" if line.score is None else f"{line.score:.{line.scale.decimals}f}",
     "training": lambda line: "" if line.seconds is None else duration(line.seconds),
     "started": lambda line: line.started[:16].replace("T", " "),
 }
 
 
-def lines(
-    found: Gathered,
-    main_metrics: MainMetrics,
-    tuning: bool = False,
-    defaults: Callable[[str], Mapping[str, Any]] = lambda method: {},
-) -> list[Line]:
+def lines(found: Gathered, tuning: bool = False) -> list[Line]:
     """All runs.
 
     Args:
         found: their records.
-        main_metrics: of a task.
         tuning: whether runs that only served to choose settings are listed, too.
-        defaults: the default settings of a method, by its name; ``settings`` leaves them out.
     """
     runs = [run for run in found.runs if tuning or not run.is_tuning]
-    alike: dict[_Kind, list[RunRecord]] = {}
-    for run in runs:
-        alike.setdefault(_kind(run.record), []).append(run.record)
+    alike = split_by(_kind, (run.record for run in runs))
     varying = {kind: _varying(records) for kind, records in alike.items()}
-    listed = []
-    for run in runs:
-        usual, settings = defaults(run.record.method.name), settings_of(run.record)
-        names = [name for name in settings if name in varying[_kind(run.record)]]
-        told = {name: settings[name] for name in names if settings[name] != usual.get(name)}
-        listed.append(_line(run, main_metrics, told))
     waiting = [
-        Line(run=run.name, method=run.method, seed=run.seed, path=run.folder.as_posix())
+        Line(run=run.name, method=run.method, seed=run.seed, path=run.path.as_posix())
         for run in found.unfinished
     ]
-    return listed + waiting
+    return [*(_line(run, varying[_kind(run.record)]) for run in runs), *waiting]
 
 
 def _kind(record: RunRecord) -> _Kind:
@@ -115,7 +107,7 @@ def _varying(records: Sequence[RunRecord]) -> set[str]:
     return {name for name in names if not name.startswith(_NO_MATTER)}
 
 
-def _line(run: Run, main_metrics: MainMetrics, settings: Mapping[str, Any]) -> Line:
+def _line(run: Run, varying: Container[str]) -> Line:
     record, outcome = run.record, run.record.outcome
     main = main_metrics(record.task.name, outcome.metrics)
     done = outcome.status == "finished"
@@ -130,13 +122,25 @@ def _line(run: Run, main_metrics: MainMetrics, settings: Mapping[str, Any]) -> L
         metric=", ".join(main),
         seconds=seconds_of(record) if done else None,
         started=record.started,
-        settings=", ".join(f"{name} {value_text(value)}" for name, value in settings.items()),
+        settings=_settings(record, varying),
         error=outcome.error or "",
-        path=run.folder.as_posix(),
+        path=run.path.as_posix(),
     )
 
 
-def chosen(all_lines: Sequence[Line], wanted: Mapping[str, Sequence[Any]]) -> list[Line]:
+def _settings(record: RunRecord, varying: Container[str]) -> str:
+    """The settings in which a run differs from others, without the defaults of its method."""
+    method = record.method.name
+    options = options_of_method(method) if is_method(method) else []
+    usual = {option.name: option.default for option in options}
+    settings = settings_of(record).items()
+    told = {name: value for name, value in settings if name in varying}
+    return ", ".join(
+        f"{name} {value_text(value)}" for name, value in told.items() if value != usual.get(name)
+    )
+
+
+def chosen(all_lines: Sequence[Line], wanted: Mapping[str, Sequence[object]]) -> list[Line]:
     """The lines that have one of the wanted values in every field; no values stand for all."""
 
     def fits(line: Line) -> bool:
@@ -153,36 +157,45 @@ def ordered(all_lines: Sequence[Line], by: str) -> list[Line]:
             f"sort must be one of {', '.join(SORTED_BY)}, with - before it for the highest first, "
             f"got '{by}'"
         )
-    known = [line for line in all_lines if getattr(line, name) not in (None, "")]
-    unknown = [line for line in all_lines if getattr(line, name) in (None, "")]
-    return sorted(known, key=lambda line: getattr(line, name), reverse=reverse) + unknown
+    value = attrgetter(name)
+    known = [line for line in all_lines if value(line) not in (None, "")]
+    unknown = [line for line in all_lines if value(line) in (None, "")]
+    return sorted(known, key=value, reverse=reverse) + unknown
 
 
-def table_of(all_lines: Sequence[Line]) -> Table:
+def table_of(all_lines: Sequence[Line], left_out: Sequence[str] = ()) -> Table:
     """The table for a terminal; values that all lines share are in its caption.
 
     The best score is bold if all lines are of one task.
     """
-    texts = {name: [show(line) for line in all_lines] for name, show in _COLUMNS.items()}
-    distinct = {name: set(column) - {""} for name, column in texts.items()}
-    shared = [name for name in _SHARED if len(all_lines) > 1 and len(distinct[name]) == 1]
-    kept = [name for name in _COLUMNS if distinct[name] and name not in shared]
-    columns = [list(map(_cell, texts[name])) for name in kept]
-    if "score" in kept and len(distinct["task"]) == 1:
-        columns[kept.index("score")] = _scores(all_lines)
-    caption = ", ".join(f"{name} {next(iter(distinct[name]))}" for name in shared)
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return Table(f"all of them: {caption}" if caption else "", kept, rows)
+    shared = _shared_values(all_lines)
+    hidden = {*shared, *left_out}
+    columns = {name: _column(name, all_lines) for name in _COLUMNS if name not in hidden}
+    columns = {name: cells for name, cells in columns.items() if set(cells) != {Cell(NOTHING)}}
+    told = ", ".join(f"{name} {value}" for name, value in shared.items())
+    caption = f"all of them: {told}" if told else ""
+    return Table(caption, list(columns), list(zip(*columns.values(), strict=True)))
 
 
-def _cell(text: str) -> Cell:
-    return Cell(text or NOTHING)
+def _column(name: str, all_lines: Sequence[Line]) -> list[Cell]:
+    if name == "score" and len({line.task for line in all_lines} - {""}) == 1:
+        return _scores(all_lines)
+    return [Cell(_COLUMNS[name](line) or NOTHING) for line in all_lines]
+
+
+def _shared_values(all_lines: Sequence[Line]) -> dict[str, str]:
+    """The values that all lines have in common, if there are several."""
+    values = {name: {_COLUMNS[name](line) for line in all_lines} - {""} for name in _SHARED}
+    several = len(all_lines) > 1
+    return {name: each.pop() for name, each in values.items() if several and len(each) == 1}
 
 
 def _scores(all_lines: Sequence[Line]) -> list[Cell]:
     """The scores; the best are bold unless all are equal."""
     spreads = [None if line.score is None else Spread(line.score, None, 1) for line in all_lines]
-    return best_cells([spread_text(each) for each in spreads], spreads)
+    scale = all_lines[0].scale
+    texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+    return best_cells(texts, spreads, scale)
 
 
 def to_csv(all_lines: Sequence[Line]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 
-from advreg.lab.report.compare import Results
-from advreg.lab.report.groups import STANDARD
+from advreg.lab.kinds.registry import scale_of
+from advreg.lab.report.compare import Cost, Results
 from advreg.lab.report.labels import (
+    NOT_FINISHED,
     difference_text,
     is_percentage,
     method_name,
@@ -19,7 +21,8 @@ from advreg.lab.report.labels import (
     task_name,
     value_text,
 )
-from advreg.lab.report.tables import Cell, Table, best_cells, csv_text, escape_markdown, markdown
+from advreg.lab.report.tables import Cell, Table, best_cells, escape_markdown, markdown
+from advreg.records.compare import Choice
 
 
 def tables(found: Results) -> list[Table]:
@@ -28,44 +31,47 @@ def tables(found: Results) -> list[Table]:
 
 
 def score_tables(found: Results) -> list[Table]:
-    """The tables of scores."""
-    made = _scores(found), _metrics(found), _differences(found)
+    """The tables of scores that have something to show.
+
+    Differences from one of many variants of a method say little, and are left out.
+    """
+    made = [_scores(found), _metrics(found), _differences(found)]
     return [table for table in made if table is not None]
 
 
 def _scores(found: Results) -> Table:
     contest = found.contest
-    seeds = len(contest.seeds)
-    columns = []
-    for task in found.tasks:
-        cells = [found.cells[task, method] for method in found.methods]
-        texts = [spread_text(cell.main, cell.asked, cell.failed) for cell in cells]
-        columns.append(best_cells(texts, [cell.main for cell in cells]))
-    header = ["", *(task_title(found, task) for task in found.tasks)]
-    if len(found.tasks) > 1:
-        columns.append(_average_column(found, seeds))
-        header.append("Average")
+    seeds = over_seeds(len(contest.seeds))
+    columns = [_score_column(found, task) for task in found.averaged]
     names = [method_name(method) for method in found.methods]
     sets = " or ".join(dict.fromkeys(task.scored_on for task in contest.tasks))
     score = " or ".join(dict.fromkeys(map(score_name, contest.tasks)))
+    lower = " (lower is better)" if contest.scale.lower_is_better else ""
     caption = (
-        f"{score[0].upper()}{score[1:]} on {sets}{unit(found, ' in percent')}, "
-        f"{over_seeds(seeds)}; {contest.terms}. The best are bold."
+        f"{score[0].upper()}{score[1:]}{lower} on {sets}{unit(found, ' in percent')}, "
+        f"{seeds}; {contest.terms}. The best are bold."
     )
-    return Table(caption, header, _rows(names, columns))
+    return Table(caption, _header(found), [list(row) for row in zip(names, *columns, strict=True)])
 
 
-def _average_column(found: Results, seeds: int) -> list[Cell]:
-    averages = list(found.averages.values())
-    failed = [
-        any(found.cells[task, method].failed for task in found.tasks) for method in found.methods
+def _header(found: Results) -> list[str]:
+    return [
+        "",
+        *("Average" if task is None else task_title(found, task) for task in found.averaged),
     ]
-    texts = [spread_text(each, seeds, bad) for each, bad in zip(averages, failed, strict=True)]
-    return best_cells(texts, averages)
 
 
-def _rows(names: Sequence[str], columns: Iterable[Sequence[Cell]]) -> list[list[Cell | str]]:
-    return [list(row) for row in zip(names, *columns, strict=True)]
+def _score_column(found: Results, task: str | None) -> list[Cell]:
+    """The cells of all methods on a task, or of their averages."""
+    tasks = found.tasks if task is None else [task]
+    scale = found.scale(task)
+    spreads, texts = [found.score(task, method) for method in found.methods], []
+    for method, spread in zip(found.methods, spreads, strict=True):
+        cells = [found.cells[each, method] for each in tasks]
+        asked = len(found.contest.seeds) if task is None else cells[0].asked
+        failed = any(cell.failed for cell in cells)
+        texts.append(spread_text(spread, asked, failed, scale.decimals))
+    return best_cells(texts, spreads, scale)
 
 
 def _metrics(found: Results) -> Table | None:
@@ -76,7 +82,9 @@ def _metrics(found: Results) -> Table | None:
         for name in dict.fromkeys(name for cell in cells for name in cell.metrics):
             spreads = [cell.metrics.get(name) for cell in cells]
             title = f"{task_title(found, task)}, {metric_name(name)}"
-            rows.append([title, *best_cells(list(map(spread_text, spreads)), spreads)])
+            scale = scale_of([name.rpartition("_")[2]])
+            texts = [spread_text(each, decimals=scale.decimals) for each in spreads]
+            rows.append([title, *best_cells(texts, spreads, scale)])
     if len(rows) == len(found.tasks):
         return None
     caption = f"Each metric{unit(found, ', in percent')}."
@@ -84,26 +92,26 @@ def _metrics(found: Results) -> Table | None:
 
 
 def _differences(found: Results) -> Table | None:
-    shown = [each for each in found.differences if each.task is not None or len(found.tasks) > 1]
+    reference, baselines = found.contest.reference, found.baselines
     compared = found.contest.compared
-    if not shown or (compared is not None and compared.gains):  # which have better intervals
+    has_gains = compared is not None and bool(compared.gains)  # which have better intervals
+    if not baselines or found.contest.has_variants or has_gains:
         return None
-    counts = {each.spread.count for each in shown if each.spread is not None}
-    rows: dict[str, list[Cell | str]] = {}
-    for each in shown:
-        other = each.method if found.is_from_standard else each.baseline
-        row = rows.setdefault(other, [method_name(other)])
-        row.append(difference_text(each.spread, with_count=len(counts) > 1))
-    header = ["", *(task_title(found, task) for task in found.tasks)]
-    header += ["Average"] if len(found.tasks) > 1 else []
-    reference = method_name(found.contest.reference)
-    what = (
-        f"Each method minus {reference}"
-        if found.is_from_standard
-        else f"{reference} minus each method"
-    )
-    caption = f"{what}, in points; {_pairing(counts)}."
-    return Table(caption, header, list(rows.values()))
+    plain = found.is_from_standard
+    rows = {
+        method: [
+            found.difference(task, *((method, reference) if plain else (reference, method)))
+            for task in found.averaged
+        ]
+        for method in baselines
+    }
+    counts = {spread.count for spread in chain(*rows.values()) if spread is not None}
+    decimals = found.contest.scale.decimals
+    show = partial(difference_text, decimals=decimals, with_count=len(counts) > 1)
+    cells = [[method_name(method), *map(show, row)] for method, row in rows.items()]
+    name = method_name(reference)
+    what = f"Each method minus {name}" if plain else f"{name} minus each method"
+    return Table(f"{what}, in points; {_pairing(counts)}.", _header(found), cells)
 
 
 def _pairing(counts: set[int]) -> str:
@@ -115,22 +123,27 @@ def _pairing(counts: set[int]) -> str:
 
 def cost_table(found: Results) -> Table:
     """The time of each method, and of its tuning if there was any."""
-    tuned = any(cost.candidates for cost in found.costs)
-    rows: list[list[Cell | str]] = []
-    for cost in found.costs:
-        figures = [number_text(cost.seconds, 1), number_text(cost.relative, 2)]
-        if tuned:
-            figures += [str(cost.candidates), number_text(cost.tuning_seconds, 1)]
-            figures.append(number_text(cost.relative_with_tuning, 2))
-        rows.append([method_name(cost.method), *figures])
     header = ["", "s per run", "× Standard"]
     caption = (
         "Time of training steps: per run, and relative to Standard's with the same task and seed"
     )
-    if tuned:
+    if any(cost.candidates for cost in found.costs):
         header += ["candidates per task", "s of tuning", "× Standard with tuning"]
         caption += "; with tuning: all that was trained for a method"
+    rows = [_cost_cells(cost)[: len(header)] for cost in found.costs]
     return Table(f"{caption}. Runs shared the machine.", header, rows)
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    """The cells of a method; without tuning, only the first three count."""
+    return [
+        method_name(cost.method),
+        number_text(cost.seconds, 1),
+        number_text(cost.relative, 2),
+        str(cost.candidates),
+        number_text(cost.tuning_seconds, 1),
+        number_text(cost.relative_with_tuning, 2),
+    ]
 
 
 # ---- text
@@ -139,26 +152,30 @@ def cost_table(found: Results) -> Table:
 def notes(found: Results) -> list[str]:
     """Caveats of a comparison, then its failures."""
     alike: dict[str, list[str]] = {}
-    for failure in found.failures:
-        kind = "candidate failed, and counts as the worst" if failure.tuning else "no result"
-        alike.setdefault(f"{kind}: {shortened(failure.reason)}", []).append(failure.name)
+    for choice in found.contest.choices:
+        for candidate in choice.candidates:
+            if candidate.error is not None:
+                why = f"candidate failed, and counts as the worst: {shortened(candidate.error)}"
+                alike.setdefault(why, []).append(candidate.folder)
+    for name, reason in found.missing.items():
+        alike.setdefault(f"no result: {shortened(reason or NOT_FINISHED)}", []).append(name)
     return [*found.contest.notes, *(f"{', '.join(names)}: {why}" for why, names in alike.items())]
 
 
 def chosen(found: Results) -> list[str]:
     """The settings that the tuning chose, a line for each task and method."""
-    lines = []
-    for choice in found.contest.choices:
-        if choice.chosen is not None:
-            best = choice.candidates[choice.chosen]
-            options = best.settings.items()
-            settings = ", ".join(f"{name} {value_text(value)}" for name, value in options)
-            lines.append(
-                f"{choice.task}/{choice.method}: {settings} (held-out score "
-                f"{number_text(best.score, 1)}, best of "
-                f"{len(choice.candidates)} of {choice.grid_size} points)"
-            )
-    return lines
+    decimals, choices = found.contest.scale.decimals, found.contest.choices
+    return [_choice_text(choice, decimals) for choice in choices if choice.chosen is not None]
+
+
+def _choice_text(choice: Choice, decimals: int) -> str:
+    best = choice.candidates[choice.chosen or 0]
+    settings = ", ".join(f"{name} {value_text(value)}" for name, value in best.settings.items())
+    score = number_text(best.score, decimals)
+    return (
+        f"{choice.task}/{choice.method}: {settings} (held-out score {score}, best of "
+        f"{len(choice.candidates)} of {choice.grid_size} points)"
+    )
 
 
 def to_markdown(found: Results) -> str:
@@ -169,47 +186,6 @@ def to_markdown(found: Results) -> str:
         if lines:
             parts.append(f"{title}\n\n" + "\n".join(f"- {escape_markdown(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
-
-
-def to_csv(found: Results) -> str:
-    """Every number in full, a line for each: scores, differences, times."""
-    header = ["kind", "task", "method", "metric", "against", "mean", "sd", "low", "high", "n"]
-    lines = [*_score_lines(found), *_difference_lines(found), *_time_lines(found)]
-    return csv_text(header, lines)
-
-
-def _score_lines(found: Results) -> Iterator[list[object]]:
-    several = len(found.tasks) > 1
-    cells = {(*key, "main"): cell.main for key, cell in found.cells.items()}
-    for key, cell in found.cells.items():
-        cells |= {(*key, name): spread for name, spread in cell.metrics.items()}
-    averages = found.averages.items() if several else ()
-    cells |= {("average", method, "main"): average for method, average in averages}
-    for (task, method, name), spread in cells.items():
-        if spread is not None:
-            figures = [spread.mean, spread.deviation, "", "", spread.count]
-            yield ["score", task, method, name, "", *figures]
-
-
-def _difference_lines(found: Results) -> Iterator[list[object]]:
-    for each in found.differences:
-        if each.spread is not None and (each.task is not None or len(found.tasks) > 1):
-            names = [each.task or "average", each.method, "main", each.baseline]
-            interval = each.spread.interval() or ("", "")
-            figures = [each.spread.mean, each.spread.deviation, *interval, each.spread.count]
-            yield ["difference", *names, *figures]
-
-
-def _time_lines(found: Results) -> Iterator[list[object]]:
-    for cost in found.costs:
-        figures = {
-            "seconds_per_run": ("", cost.seconds),
-            "relative": (STANDARD, cost.relative),
-            "tuning_seconds": ("", cost.tuning_seconds),
-            "relative_with_tuning": (STANDARD, cost.relative_with_tuning),
-        }
-        for name, (against, value) in figures.items():
-            yield ["time", "", cost.method, name, against, value, "", "", "", ""]
 
 
 def task_title(found: Results, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from advreg.lab.student import t_quantile
@@ -59,3 +59,14 @@ class Spread:
         They do not show how much others would differ: an interval of no width would look certain.
         """
         return self.interval(confidence) if self.deviation else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values; ``None`` if there are none.
+
+    Example:
+        >>> mean_of([1.0, None, 2.0]), mean_of([None])
+        (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

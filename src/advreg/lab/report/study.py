@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.labels import (
     NOT_FINISHED,
     difference_text,
@@ -18,8 +18,8 @@ from advreg.lab.report.labels import (
     spread_text,
     task_name,
 )
-from advreg.lab.report.statistics import Spread
-from advreg.lab.report.tables import Cell, Table, best_cells, csv_text, markdown
+from advreg.lab.report.statistics import Spread, mean_of
+from advreg.lab.report.tables import Cell, Table, best_cells, markdown
 from advreg.records.compare import ComparedTask
 from advreg.records.study import Panel, StudiedVariant, StudyRecord
 
@@ -35,7 +35,7 @@ class Mark:
         seconds: training of one run, mean over seeds.
         asked: the number of seeds that were asked for.
         failed: whether a run failed.
-        usual: whether these are the default settings.
+        usual: whether these are the default settings of the method that is studied.
         difference: from the default settings, paired by seed; ``None`` for these themselves.
     """
 
@@ -61,15 +61,19 @@ class Findings:
 def findings(record: StudyRecord) -> Findings:
     """Compute every number."""
     variants = {variant.name: variant for variant in record.variants}
-    defaults = [each for each in record.variants if not each.changes]
-    usual = next((each for each in defaults if each.method == record.method), None)
+    usual = next((each for each in record.variants if _is_usual(each, record.method)), None)
     panels = [
         (panel, [_mark(point.label, variants[point.variant], usual) for point in panel.points])
         for panel in record.panels
     ]
     lines = [variants[name] for name in record.baselines]
-    baselines = [_mark(method_name(variant.method), variant, usual) for variant in lines]
-    return Findings(record, panels, baselines)
+    return Findings(
+        record, panels, [_mark(method_name(each.method), each, usual) for each in lines]
+    )
+
+
+def _is_usual(variant: StudiedVariant, method: str) -> bool:
+    return variant.method == method and not variant.changes
 
 
 def scores_by_seed(variant: StudiedVariant) -> dict[int, float]:
@@ -78,20 +82,18 @@ def scores_by_seed(variant: StudiedVariant) -> dict[int, float]:
 
 
 def _mark(label: str, variant: StudiedVariant, usual: StudiedVariant | None) -> Mark:
-    scores = scores_by_seed(variant)
-    seconds = [
-        run.seconds for run in variant.runs if run.score is not None and run.seconds is not None
-    ]
-    is_other = usual is not None and usual is not variant
+    scores, difference = scores_by_seed(variant), None
+    if usual is not None and usual is not variant:
+        difference = Spread.paired(scores, scores_by_seed(usual))
     return Mark(
         label=label,
         method=variant.method,
         spread=Spread.of(list(scores.values())),
-        seconds=statistics.fmean(seconds) if seconds else None,
+        seconds=mean_of(run.seconds for run in variant.runs if run.score is not None),
         asked=len(variant.runs),
         failed=any(run.error is not None for run in variant.runs),
-        usual=not variant.changes,
-        difference=Spread.paired(scores, scores_by_seed(usual)) if usual and is_other else None,
+        usual=variant is usual,
+        difference=difference,
     )
 
 
@@ -115,27 +117,35 @@ def tables(found: Findings) -> list[Table]:
 
 def _table(found: Findings, panel: Panel, marks: Sequence[Mark]) -> Table:
     record, shown = found.record, [*marks, *found.baselines]
-    names = [f"{mark.label} (default)" if mark.usual else mark.label for mark in marks]
-    names += [mark.label for mark in found.baselines]
-    texts = [spread_text(mark.spread, mark.asked, mark.failed) for mark in shown]
-    scores = best_cells(texts, [mark.spread for mark in marks])
-    seconds = [number_text(mark.seconds, 1) for mark in shown]
-    rows: list[list[Cell | str]] = [list(row) for row in zip(names, scores, seconds, strict=True)]
     header = ["", "score", "s per run"]
+    unit = " in percent" if is_percentage(record.task) else ""
     caption = (
-        f"{panel.name}: {panel.title}. {title(record)}, "
-        f"{measure(record.task)}{' in percent' if is_percentage(record.task) else ''}, "
+        f"{panel.name}: {panel.title}. {title(record)}, {measure(record.task)}{unit}, "
         f"{over_seeds(len(record.seeds))}. The best point is bold."
     )
     if any(mark.difference is not None for mark in shown):
         header.append("minus default")
-        for row, mark in zip(rows, shown, strict=True):
-            row.append(difference_text(mark.difference))
         caption += (
             " Minus default: paired by seed, with the 95 % confidence interval of the mean "
             "(Student's t)."
         )
+    scale = scale_of(record.task.main_metrics)
+    texts = [spread_text(mark.spread, mark.asked, mark.failed, scale.decimals) for mark in shown]
+    scores = best_cells(texts, [mark.spread for mark in marks], scale)
+    rows = [
+        _cells(mark, score, scale)[: len(header)] for mark, score in zip(shown, scores, strict=True)
+    ]
     return Table(caption, header, rows)
+
+
+def _cells(mark: Mark, score: Cell, scale: Scale) -> list[Cell | str]:
+    name = f"{mark.label} (default)" if mark.usual else mark.label
+    return [
+        name,
+        score,
+        number_text(mark.seconds, 1),
+        difference_text(mark.difference, scale.decimals),
+    ]
 
 
 def title(record: StudyRecord) -> str:
@@ -165,23 +175,3 @@ def to_markdown(found: Findings) -> str:
     if told := notes(found.record):
         parts.append("Notes:\n\n" + "\n".join(f"- {line}" for line in told))
     return "\n\n".join(parts) + "\n"
-
-
-def to_csv(found: Findings) -> str:
-    """The value of every run, a line for each point and seed."""
-    record = found.record
-    variants = {variant.name: variant for variant in record.variants}
-    places = [
-        (panel.name, point.label, point.variant)
-        for panel in record.panels
-        for point in panel.points
-    ]
-    places += [("baseline", variants[name].method, name) for name in record.baselines]
-    return csv_text(
-        ["study", "point", "method", "variant", "seed", "score", "seconds"],
-        (
-            [study, label, variants[name].method, name, run.seed, run.score, run.seconds]
-            for study, label, name in places
-            for run in variants[name].runs
-        ),
-    )

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from html import escape as escape_html
 
 from rich import box
-from rich.markup import escape as escape_rich
+from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.statistics import Spread
 
 _LONG = 40  # characters from which a cell is text that may wrap
@@ -46,16 +48,19 @@ class Table:
         return [[cell.text for cell in row] for row in self.cells]
 
 
-def best_cells(texts: Sequence[str], spreads: Sequence[Spread | None]) -> list[Cell]:
-    """Cells of a column; those with the highest of the means, rounded as shown, are bold.
+def best_cells(
+    texts: Sequence[str], spreads: Sequence[Spread | None], scale: Scale | None = None
+) -> list[Cell]:
+    """Cells of a column; those with the best of the means, rounded as shown, are bold.
 
     Where all means are equal, or there is one alone, none is the best.
     """
-    means = [None if spread is None else round(spread.mean, 1) for spread in spreads]
-    known = {mean for mean in means if mean is not None}
-    best = max(known) if len(known) > 1 else None
-    bold = [best is not None and mean == best for mean in means]
-    return [Cell(text, place < len(bold) and bold[place]) for place, text in enumerate(texts)]
+    scale = scale or Scale()
+    means = [None if each is None else round(each.mean, scale.decimals) for each in spreads]
+    ranked = sorted({mean for mean in means if mean is not None}, reverse=not scale.lower_is_better)
+    bold = [len(ranked) > 1 and mean == ranked[0] for mean in means]
+    bold += [False] * (len(texts) - len(bold))
+    return [Cell(*each) for each in zip(texts, bold, strict=True)]
 
 
 def markdown(table: Table) -> str:
@@ -64,11 +69,9 @@ def markdown(table: Table) -> str:
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(map(escape_markdown, cells))} |"
 
-    marked = [
-        [f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.cells
-    ]
+    rows = [[f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.cells]
     rule = "|".join(["---", *("---:" for _ in table.header[1:])])
-    return "\n".join([line(table.header), f"|{rule}|", *map(line, marked)])
+    return "\n".join([line(table.header), f"|{rule}|", *map(line, rows)])
 
 
 def escape_markdown(text: str) -> str:
@@ -79,15 +82,9 @@ def to_rich(table: Table) -> RichTable:
     """The table in a terminal, without its caption."""
     drawn = RichTable(box=box.SIMPLE_HEAD)
     for number, name in enumerate(table.header):
-        drawn.add_column(escape_rich(name), justify="right" if number else "left")
+        drawn.add_column(escape(name), justify="right" if number else "left")
     for row in table.cells:
-        texts = [escape_rich(cell.text) for cell in row]
-        drawn.add_row(
-            *(
-                f"[bold]{text}[/bold]" if cell.bold else text
-                for text, cell in zip(texts, row, strict=True)
-            )
-        )
+        drawn.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
     return drawn
 
 

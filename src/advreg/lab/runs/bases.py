@@ -1,4 +1,4 @@
-"""From flags and a config file to the settings of each task, the same way for every command."""
+"""Settings of each task from flags and a config file, for every command."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import suggest
 from advreg.core.options import Given, Options, options_of
 from advreg.lab.catalogue import catalogue, is_method
+from advreg.lab.kinds.registry import KINDS as DESCRIPTIONS
 from advreg.lab.runs.settings import (
     RunSettings,
     SettingsError,
-    TrainSettings,
     names_of,
     unknown_task,
 )
-from advreg.lab.runs.translation_settings import TranslationSettings
 
 AnySettings = RunSettings
-KINDS: tuple[type[RunSettings], ...] = (TrainSettings, TranslationSettings)
+KINDS: tuple[type[RunSettings], ...] = tuple(
+    import_module(kind.settings).SETTINGS for kind in DESCRIPTIONS.values()
+)
 """The settings of each kind of task."""
 
 _MOST_SEEDS = 10_000
@@ -31,7 +33,7 @@ _TABLES = ("options", "training")  # what a config file holds in tables
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asks for, sorted; flags win over the config file.
+    """The user's input, sorted; flags override the config file.
 
     Args:
         settings: of the runs.
@@ -55,10 +57,11 @@ class Asked:
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that are named; without a name, the one whose files are given."""
+        """The named tasks; without a name, the task of the given files."""
         tasks = split(self.settings.get("task") or [])
-        owners = (kind for kind in KINDS if self.settings.keys() & {*names_of(kind, "files")})
-        tasks = tasks or [next((kind.own_files for kind in owners), KINDS[0].task)]
+        if not tasks:
+            owners = [kind.own_files for kind in KINDS if kind.claims(self.settings)]
+            tasks = [owners[-1] if owners else KINDS[0].task]
         if len(set(tasks)) != len(tasks):
             raise SettingsError(f"task must be different names, at least one, got {tasks}")
         if len({kind_of(task) for task in tasks}) > 1:
@@ -69,12 +72,12 @@ class Asked:
         return tasks
 
     def inspect(self) -> None:
-        """Refuse data at first sight."""
+        """Refuse unusable data early."""
         for task in self.tasks:
             kind_of(task).inspect(self._of(task))
 
     def bases(self, **usual: Any) -> dict[str, RunSettings]:
-        """The settings of each task; ``usual`` holds where nothing else is given."""
+        """The settings of each task; ``usual`` has the defaults."""
         return {task: self.base(task, usual) for task in self.tasks}
 
     def base(self, task: str, usual: Given) -> RunSettings:
@@ -111,7 +114,7 @@ def read(
     tables: Sequence[str] = (),
     saved: Given | None = None,
 ) -> Asked:
-    """Sort what a user gives.
+    """Sort the user's input.
 
     The file holds settings by name; a table named like a method (``[arch]``) holds its options, and
     ``[training]`` fields of TrainingArguments.
@@ -160,8 +163,8 @@ def read_settings(
     training: Given,
     saved: Given | None = None,
 ) -> RunSettings:
-    """The settings of one task: what is usual for it, then the file, then the flags; a later one
-    wins. See :func:`read`.
+    """The settings of one task: its defaults, overridden by the file and then by the flags. See
+    :func:`read`.
     """
     bases = read(path, flags, training, saved=saved).bases()
     if len(bases) > 1:
@@ -170,7 +173,7 @@ def read_settings(
 
 
 def inspect(path: Path | None, flags: Given) -> None:
-    """Refuse data at first sight: this takes no time, and reading the settings imports torch."""
+    """Refuse unusable data early: this is fast, and reading the settings imports torch."""
     values = {**(read_toml(path) if path is not None else {}), **flags}
     Asked({name: values[name] for name in setting_names() if name in values}).inspect()
 
@@ -190,7 +193,7 @@ def setting_names() -> list[str]:
 
 
 def options_for(methods: Sequence[str], given: Given) -> dict[str, Options]:
-    """Give each option to the methods that have it; an option that none has is an error."""
+    """Assign each option to the methods that have it; an option that no method has is an error."""
     from advreg.methods.base import describe, options_named
 
     named = {method: {own: options_named(method, own) for own in given} for method in methods}
@@ -285,7 +288,7 @@ def read_toml(path: Path) -> Options:
 
 
 def _read_file(path: Path | None, tables: Sequence[str]) -> Options:
-    """The values of a config file, in which tables are tables and nothing vouches for code."""
+    """The values of a config file; tables must be tables, and code of models cannot be allowed."""
     values = read_toml(path) if path is not None else {}
     for name in values:
         is_table = is_method(name) or name in ("training", *tables)
@@ -295,8 +298,7 @@ def _read_file(path: Path | None, tables: Sequence[str]) -> Options:
             )
     if "trust_remote_code" in values:
         raise SettingsError(
-            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot vouch "
-            "for code"
+            f"config file '{path}': trust_remote_code must be given as a flag; a file cannot set it"
         )
     return values
 

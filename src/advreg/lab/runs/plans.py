@@ -1,4 +1,4 @@
-"""What a run was started with, kept beside it, so that a resumed run is the same run."""
+"""The plan of a run, saved with it, so that a resumed run uses the same settings and data."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PLAN_FILE, RECORD_FILE = "plan.json", "record.json"
 
 
 def run_facts(settings: RunSettings, data: str, method: str, seed: int) -> dict[str, Any]:
-    """What must be the same for a run to be the same, and all its settings; ``data`` is the
-    fingerprint of the samples.
+    """The facts that identify a run, and all its settings; ``data`` is the fingerprint of the
+    samples.
     """
     options = decisive_options(settings.method(method))
     return {
@@ -36,12 +36,12 @@ def run_facts(settings: RunSettings, data: str, method: str, seed: int) -> dict[
 
 
 def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> None:
-    """Keep the facts beside the run, and refuse to go on with a run that was started with others.
+    """Save the facts in the run's folder, and refuse to resume a run that was started with others.
 
     Args:
         name, folder: of the run.
-        facts: what a resumed run must agree on with the run it goes on with; plain values.
-        resume: is the run to go on?
+        facts: plain values that a resumed run must share with the original run.
+        resume: whether to resume the run.
     """
     path, mine = folder / PLAN_FILE, json.loads(json.dumps(facts))
     for half in folder.glob(".*.tmp"):  # a run that was killed while it wrote a record
@@ -54,10 +54,10 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
             anew = (
                 ""
                 if _holds_work(folder)
-                else ", of which nothing is kept yet: delete it to start anew"
+                else ", which has no results yet: delete it to start again"
             )
             raise SettingsError(
-                f"{name} cannot go on, because what it was started with changed: {told}. Resume "
+                f"{name} cannot be resumed, because its settings or data changed: {told}. Resume "
                 "with the same data and "
                 f"settings, or choose another --output; the run is in '{folder}'{anew}"
             )
@@ -69,7 +69,7 @@ def agree(name: str, folder: Path, facts: Mapping[str, Any], resume: bool) -> No
 def _differences(
     saved: Mapping[str, Any], mine: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Facts that are not the same: name, then, now; of options and fields, each by its own name."""
+    """Changed facts as (name, old, new); options and fields are listed by their own names."""
     for fact, now in mine.items():
         then = saved.get(fact)
         if isinstance(then, dict) and isinstance(now, dict):
@@ -83,7 +83,7 @@ def _differences(
 
 
 def _holds_work(folder: Path) -> bool:
-    """Would anything be lost with the folder of a run?"""
+    """Whether deleting the folder of a run would lose results."""
     path = folder / RECORD_FILE
     return any(folder.glob("checkpoint-*")) or (
         path.is_file() and records.load(path).outcome.status == "finished"
@@ -91,7 +91,7 @@ def _holds_work(folder: Path) -> bool:
 
 
 def _as_then(saved: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a plan, with the options of its method that have come since."""
+    """The facts of a plan, with options that its method has gained since."""
     if saved.get("method") not in registry or not isinstance(saved.get("options"), dict):
         return saved
     method = registry[saved["method"]]
@@ -117,7 +117,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRecord | None:
-    """The record of a run of these facts that was finished before."""
+    """The record of a finished run with these facts."""
     path = folder / RECORD_FILE
     if not path.is_file():
         return None
@@ -127,7 +127,7 @@ def finished(name: str, folder: Path, facts: Mapping[str, Any]) -> records.RunRe
 
 
 def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
-    """The record of a run that begins, which keeps why earlier attempts in its folder failed."""
+    """The record of a starting run, with the errors of earlier attempts in its folder."""
     path = folder / RECORD_FILE
     return record.after(records.load(path)) if path.is_file() else record
 
@@ -136,9 +136,7 @@ def begun(record: records.RunRecord, folder: Path) -> records.RunRecord:
 def failures_recorded(
     record: records.RunRecord, folder: Path, logged: Sequence[Mapping[str, Any]]
 ) -> Iterator[None]:
-    """If what is done here fails, the record in the folder says why, and has what was logged until
-    then.
-    """
+    """On failure within this context, save the error and the log so far in the folder's record."""
     try:
         yield
     except Exception as error:
@@ -148,9 +146,7 @@ def failures_recorded(
 
 
 def choose_folder(settings: RunSettings, resume: bool) -> Path:
-    """The folder of the runs: the one that was named, else runs/DATA-MODEL with a number where that
-    is taken.
-    """
+    """The folder of the runs: the given one, or runs/DATA-MODEL with a number if that is taken."""
     # refused here, before any data is read; processes meet, as they will for training, so that one
     # can choose for all
     training_arguments(Path("runs"), settings.precision, settings.training)
@@ -162,7 +158,7 @@ def _chosen_folder(settings: RunSettings, resume: bool) -> Path:
         folder = Path(settings.output)
         if has_runs(folder) and not resume:
             raise SettingsError(
-                f"output '{folder}' holds runs already; add --resume to go on with them, or choose "
+                f"output '{folder}' holds runs already; add --resume to resume them, or choose "
                 "another folder"
             )
         return folder
@@ -185,11 +181,11 @@ def _taken(parent: Path, stem: str) -> dict[int, Path]:
 
 
 def writable(folder: Path) -> Path:
-    """The folder, if it can be written to or made; nothing is made yet."""
+    """The folder, if it is writable or can be created; it is not created yet."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     problem = None if there.is_dir() else "a file"
     if problem is None and not os.access(there, os.W_OK | os.X_OK):
-        problem = "a folder without the right to write"
+        problem = "a folder without write permission"
     if problem is not None:
         raise SettingsError(
             f"output must be a folder that can be written to, got '{folder}': '{there}' is "
@@ -199,5 +195,5 @@ def writable(folder: Path) -> Path:
 
 
 def has_runs(folder: Path) -> bool:
-    """Does the folder hold runs?"""
+    """Whether the folder holds runs."""
     return folder.is_dir() and any(folder.glob(f"*/{PLAN_FILE}"))

@@ -1,4 +1,4 @@
-"""One run of any kind of task, from a plan to a record, and on from where it stopped."""
+"""One run of any kind of task: executes a plan, resumes it, and writes the record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from advreg.records import run as records
 
 
 class Source(Protocol):
-    """What a run needs of its data; a :class:`~advreg.lab.kinds.base.Workload` has it."""
+    """The part of a :class:`~advreg.lab.kinds.base.Workload` that a run uses."""
 
     @property
     def title(self) -> str: ...
@@ -42,16 +42,16 @@ class Plan:
         return f"{self.method_name}-seed{self.seed}"
 
     def facts(self) -> dict[str, Any]:
-        """What a resumed run must agree on with the run it resumes."""
+        """The facts that a resumed run must share with the original run."""
         return run_facts(self.settings, self.source.fingerprint, self.method_name, self.seed)
 
 
 def run(
     plan: Plan, on_step: OnStep | None, notice: Notice, resume: bool = False
 ) -> records.RunRecord:
-    """Carry out a plan, or read its record if it finished before.
+    """Execute a plan, or read its record if the run is already finished.
 
-    The run leaves ``record.json``, ``items.json.gz``, ``model/`` and checkpoints in its folder.
+    The run saves ``record.json``, ``items.json.gz``, ``model/`` and checkpoints in its folder.
     """
     facts = plan.facts()
     done = first_decides(lambda: finished(plan.name, plan.folder, facts)) if resume else None
@@ -73,7 +73,7 @@ def run(
 
 
 def begin_record(plan: Plan, job: Job) -> records.RunRecord:
-    """The record of a run that begins now."""
+    """The record of a starting run."""
     settings = plan.settings
     processes = {"processes": process_count()} if process_count() > 1 else {}
     return records.RunRecord.begin(
@@ -129,7 +129,7 @@ def finish_record(record: records.RunRecord, result: Result) -> records.RunRecor
 
 
 def items_of(plan: Plan, result: Result) -> Items:
-    """What a run leaves for each sample that it was evaluated on."""
+    """The outcome of each evaluated sample of a run."""
     scores = result.scores
     return Items(
         kind=plan.settings.kind,

@@ -27,7 +27,7 @@ from advreg.core.options import Checked, Given, Options, Preset, option, options
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
 from advreg.lab.kinds.classification.description import FILES as FILES
-from advreg.lab.kinds.classification.tables import check_columns
+from advreg.lab.kinds.classification.tables import LabelKind, check_columns
 from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.runs.training_presets import training_preset
 
@@ -56,6 +56,9 @@ _COMPUTED = (
 )
 
 
+_FLAGS = {"methods": "--method", "label_kind": "--kind"}  # where it is not the name
+
+
 class SettingsError(ValueError):
     """A setting cannot be used."""
 
@@ -70,7 +73,7 @@ class Settings(Checked):
 
 @contextmanager
 def settings_errors() -> Iterator[None]:
-    """Within, a bad value is a :class:`SettingsError`."""
+    """Raise a :class:`SettingsError` for a bad value within this context."""
     try:
         yield
     except ValueError as error:
@@ -89,7 +92,7 @@ def flag_name(name: str) -> str:
         >>> flag_name("learning_rate"), flag_name("methods"), flag_name("temporal.weight")
         ('--learning-rate', '--method', '--temporal.weight')
     """
-    return "--method" if name == "methods" else f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def stem_of(path: str) -> str:
@@ -174,6 +177,8 @@ class RunSettings(Settings, ABC):
     """The task whose samples are the user's files."""
     named_after: ClassVar[tuple[str, ...]]
     """The files that give the data their name; the first that is given."""
+    common_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """What ``advreg compare`` tunes with every method; empty: what suits the model."""
 
     task: str = setting("", "name of the task", "data", main=3)
     data: str | None = setting(None, "folder of the data", "data")
@@ -189,7 +194,7 @@ class RunSettings(Settings, ABC):
     )
     seeds: tuple[int, ...] = setting(
         (0, 1),
-        "how many seeds, or which: 0,5,7",
+        "number of seeds, or a list: 0,5,7",
         "run",
         main=6,
         sets=("seed",),
@@ -222,11 +227,11 @@ class RunSettings(Settings, ABC):
     )
     site: str = setting(
         "tokens",
-        "where the perturbation is added: tokens, block, or a module's dotted name",
+        "place of the perturbation: tokens, block, or a module's dotted name",
         varies=True,
     )
     on_non_finite: OnNonFinite = setting(
-        "stop", "when the loss or a gradient is not finite: stop, or skip that update"
+        "stop", "on a non-finite loss or gradient: stop, or skip that update"
     )
     weight_ema: float | None = setting(
         None,
@@ -236,7 +241,7 @@ class RunSettings(Settings, ABC):
     )
     output: str | None = setting(
         None,
-        "folder of the runs; runs/DATA-MODEL if not given",
+        "folder of the runs; by default runs/DATA-MODEL",
         "run",
         main=9,
         sets=("output_dir",),
@@ -254,7 +259,7 @@ class RunSettings(Settings, ABC):
 
     @classmethod
     def usual(cls, given: Given) -> Given:
-        """What suits the task and the model where nothing else is given."""
+        """Defaults for the task and the model."""
         return {}
 
     @classmethod
@@ -263,17 +268,24 @@ class RunSettings(Settings, ABC):
         return frozenset() if task == cls.own_files else frozenset(names_of(cls, "files"))
 
     @classmethod
+    def claims(cls, given: Given) -> bool:
+        """Whether the files that are given are of this kind; asked where no task is named."""
+        return bool(given.keys() & {*names_of(cls, "files")})
+
+    @classmethod
     def inspect(cls, given: Given) -> None:
-        """Refuse data at first sight, before the settings import torch to check the methods."""
+        """Refuse unusable data early, before the settings import torch to check the methods."""
 
     def method(self, name: str) -> Method:
-        """A new instance of one of the methods: what is usual, then the options that were given."""
+        """A new instance of one of the methods: the defaults, then the given options."""
         from advreg.methods import create
 
-        return create(name, **{**self._usual_options(name), **self.options.get(name, {})})
+        usual = self._usual_options(name)
+        usual = {**usual, **self._refreshes_in_time(name, usual)}
+        return create(name, **{**usual, **self.options.get(name, {})})
 
     def facts(self) -> Options:
-        """What a resumed run must agree on, except for data, method and seed."""
+        """The settings that a resumed run must share, except data, method and seed."""
         names = (*names_of(type(self), "result"), *names_of(type(self), "compute"))
         return {**{name: getattr(self, name) for name in names}, **self._effective()}
 
@@ -312,20 +324,32 @@ class RunSettings(Settings, ABC):
             validate(self.method(name), samples)
 
     def _usual_options(self, name: str) -> Given:
-        """Options of a method where the user gives none."""
+        """Default options of a method."""
         from advreg.methods import preset
 
         return {} if self.preset is None else preset(self.preset, name)
 
+    def _refreshes_in_time(self, name: str, usual: Given) -> Given:
+        """Where the usual T_c is not reached in the epochs, a third of them."""
+        from advreg.methods.base import describe
+
+        found = {}
+        for each in describe(name):
+            every = usual.get(each.name, each.default)
+            is_every = each.name.rpartition(".")[2] == "refresh_every"
+            if is_every and every is not None and every >= self.epochs > 1:
+                found[each.name] = -(-self.epochs // 3)
+        return found
+
     def _effective(self) -> Given:
-        """Settings whose value follows from others, as they take effect."""
+        """Effective values of settings that follow from others."""
         return {}
 
     @abstractmethod
     def _check_data(self) -> None: ...
 
     def _check_training(self) -> None:
-        """A field that is a setting of ours would make the record untrue if it were set twice."""
+        """Refuse training fields that are advreg settings, which the record would contradict."""
         for own in options_of(type(self)):
             fills = {own.about.get("fills")} if getattr(self, own.name) is not None else set()
             for name in ({*own.about.get("sets", ())} | fills) & self.training.keys():
@@ -341,7 +365,7 @@ class RunSettings(Settings, ABC):
                 )
 
     def _check_methods(self) -> None:
-        """Each method and seed once, and no method that is unknown or has bad options."""
+        """Refuse repeated methods and seeds, unknown methods and bad options."""
         from advreg.methods import registry
 
         methods = tuple(map(registry.canonical, self.methods))
@@ -391,15 +415,21 @@ class TrainSettings(RunSettings):
     )
     dev: str | None = setting(
         None,
-        "samples to evaluate on; without it a tenth of the training file is held out",
+        "samples to evaluate on; without it a tenth of each class of the training file is held out",
         "files",
         main=2,
     )
-    text_column: str | None = setting(None, "column of the text; guessed if not given", "files")
+    text_column: str | None = setting(None, "column of the text; by default guessed", "files")
     pair_column: str | None = setting(
-        None, "column of the second text of a pair; guessed if not given", "files"
+        None, "column of the second text of a pair; by default guessed", "files"
     )
-    label_column: str | None = setting(None, "column of the label; guessed if not given", "files")
+    label_column: str | None = setting(None, "column of the label; by default guessed", "files")
+    label_kind: LabelKind | None = setting(
+        None, "whether labels are classes or scores; by default the labels decide", "files"
+    )
+    drop_empty: bool = setting(
+        False, "leave out rows without a text or a label, instead of refusing them", "files"
+    )
     model: str = setting(
         SCRATCH,
         "small (two layers, from scratch), minilm, mpnet, a folder, or a name on the hub",
@@ -522,3 +552,6 @@ class TrainSettings(RunSettings):
                 f"data is a folder of named tasks, but the task is {self.task}; give --task NAME "
                 "too"
             )
+
+
+SETTINGS = TrainSettings

@@ -69,15 +69,15 @@ class TranslationSettings(RunSettings):
     )
     target: str | None = setting(None, "language of the target", "files")
     train_source: str | None = setting(
-        None, "training text, a sentence a line (also .gz, .xz)", "files"
+        None, "training text, one sentence per line (also .gz, .xz)", "files"
     )
     train_target: str | None = setting(None, "its translations, aligned", "files")
     valid_source: str | None = setting(None, "validation text", "files")
     valid_target: str | None = setting(None, "its translations", "files")
-    test_source: str | None = setting(None, "text that is scored at the end", "files")
+    test_source: str | None = setting(None, "test text, scored at the end", "files")
     test_target: str | None = setting(None, "its translations", "files")
     tokenised: bool | None = setting(
-        None, "is the text tokenised? adds tokenised BLEU; known corpora know"
+        None, "whether the text is tokenised, which adds tokenised BLEU; known corpora set it"
     )
     model: str = setting(
         MODELS[0], f"one of {', '.join(MODELS)}, or a trained translator's folder", main=4
@@ -94,15 +94,15 @@ class TranslationSettings(RunSettings):
         "its own",
         check=check_count,
     )
-    joint: bool = setting(True, "one vocabulary for both languages?")
-    subwords: Kind = setting("bpe", "how sentencepiece finds subwords")
+    joint: bool = setting(True, "whether both languages share a vocabulary")
+    subwords: Kind = setting("bpe", "sentencepiece model")
     character_coverage: float = setting(
         1.0, "share of the characters that get a subword", check=_check_coverage
     )
-    longest: int = setting(250, "most subwords of a training sentence", check=check_count)
+    longest: int = setting(250, "maximum subwords of a training sentence", check=check_count)
     max_ratio: float = setting(
         2.0,
-        "largest ratio of the lengths of a training pair",
+        "maximum ratio of lengths in a training pair",
         check=_check_ratio,
     )
     preset: Preset | None = setting(
@@ -113,7 +113,7 @@ class TranslationSettings(RunSettings):
     )
     seeds: tuple[int, ...] = setting(
         (0,),
-        "how many seeds, or which: 0,5,7",
+        "number of seeds, or a list: 0,5,7",
         "run",
         main=6,
         sets=("seed",),
@@ -128,18 +128,18 @@ class TranslationSettings(RunSettings):
         check=check_count,
     )
     max_tokens: int = setting(
-        8192, "positions of a batch on either side, padding counted", check=check_count
+        8192, "positions per batch on either side, including padding", check=check_count
     )
     update_tokens: int = setting(
         64_000,
-        "target tokens of an update; batches are accumulated to come near it",
+        "target tokens per update, approximated by accumulating batches",
         tunes=True,
         sets=("gradient_accumulation_steps",),
         check=check_count,
     )
     learning_rate: float = setting(
         1e-3,
-        "peak learning rate; falls with the inverse root of the step",
+        "peak learning rate, followed by inverse-square-root decay",
         main=8,
         tunes=True,
         sets=("learning_rate",),
@@ -147,28 +147,28 @@ class TranslationSettings(RunSettings):
     )
     warmup_steps: int | None = setting(
         None,
-        "updates in which the learning rate rises; 4000, or a fifth of all if that is less",
+        "warm-up updates; 4000, or a fifth of all if that is less",
         tunes=True,
         sets=("warmup_steps",),
         check=partial(check_whole, least=0),
     )
     label_smoothing: float = setting(
         0.1,
-        "of the training loss",
+        "label smoothing of the training loss",
         tunes=True,
         sets=("label_smoothing_factor",),
         check=check_share,
     )
     weight_decay: float = setting(
         1e-4,
-        "of the weights except biases and norms",
+        "weight decay, except for biases and norms",
         tunes=True,
         sets=("weight_decay",),
         check=check_not_negative,
     )
     clip_norm: float = setting(
         0.0,
-        "largest norm of a gradient; 0: not clipped",
+        "maximum gradient norm; 0 disables clipping",
         sets=("max_grad_norm",),
         check=check_not_negative,
     )
@@ -179,21 +179,23 @@ class TranslationSettings(RunSettings):
         check=check_count,
     )
     validate_sentences: int = setting(
-        1000, "sentences translated at a validation; 0: all", check=partial(check_whole, least=0)
+        1000,
+        "sentences to translate at each validation; 0: all",
+        check=partial(check_whole, least=0),
     )
     validate_beam: int = setting(1, "beam size of a validation", check=check_count)
     judge: Judge = setting("bleu", "validation score that chooses the best weights")
     weights: Weights = setting(
-        "best", "which weights are exported and scored; average: of the last validations"
+        "best", "weights to export and score; average: of the last validations"
     )
     average: int = setting(
-        5, "validations whose weights are averaged, with --weights average", check=check_count
+        5, "number of validations to average, with --weights average", check=check_count
     )
     beam: int | None = setting(
         None, "beam size; the paper's for known tasks, else 5", check=check_count
     )
     length_penalty: float | None = setting(
-        None, "of the beam search; the paper's for known tasks, else 1"
+        None, "length penalty; the paper's for known tasks, else 1"
     )
     neighbour_embeddings: str | None = setting(
         None,
@@ -204,7 +206,7 @@ class TranslationSettings(RunSettings):
 
     @classmethod
     def usual(cls, given: Given) -> Given:
-        """What suits a known corpus."""
+        """Defaults for a known corpus."""
         spec = CORPORA.get(given["task"])
         return {} if spec is None else spec.settings
 
@@ -216,7 +218,7 @@ class TranslationSettings(RunSettings):
         return None if self.model in MODELS else Path(self.model)
 
     def search(self) -> Beam:
-        """How the test sets are decoded: as asked for, else as in the paper."""
+        """The search for the test sets: as given, by default as in the paper."""
         spec = CORPORA.get(self.task)
         usual = (spec.decoding if spec is not None else None) or Beam(5, 1.0)
         return Beam(
@@ -225,7 +227,7 @@ class TranslationSettings(RunSettings):
         )
 
     def _effective(self) -> Given:
-        """The subwords of the model that training starts from, for its folder may change."""
+        """A fingerprint of the subwords of the initial model, since its folder may change."""
         if self.start is None:
             return {}
         return {"start_subwords": Subwords.load(translator_folder(self.start)).fingerprint}
@@ -259,7 +261,7 @@ class TranslationSettings(RunSettings):
             )
 
     def files(self) -> dict[str, tuple[str, str]]:
-        """The files given, by split; one side without the other is refused."""
+        """The given files, by split; both sides are required."""
         found = {}
         for split in (TRAIN, VALID, TEST):
             sides = getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
@@ -273,3 +275,6 @@ class TranslationSettings(RunSettings):
                 "translation needs text to train on; give --train-source and --train-target"
             )
         return found
+
+
+SETTINGS = TranslationSettings

@@ -1,4 +1,4 @@
-"""The workload that settings name. The module of its kind is imported only when it is needed."""
+"""The workload of settings. The module of its kind is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def load_workload(settings: RunSettings, keep: Path | None = None) -> Workload:
 
     Args:
         settings: of a run.
-        keep: a folder for what takes long to prepare and later runs can use.
+        keep: a folder in which to cache prepared data for later runs.
     """
     return _class_for(settings).load(settings, keep)
 

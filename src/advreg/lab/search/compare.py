@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.runs.plans import RECORD_FILE
 from advreg.lab.search.compare_record import Pair, Progress, check_same, compare_record
 from advreg.lab.search.compare_settings import CompareSettings
@@ -188,7 +189,8 @@ class Comparison:
             return RunOutcome(None, seconds_of(record), "its score is not a finite number")
         tuning = planned.run.held_out is not None
         draws = None if tuning else self._resample(planned.folder, record)
-        return RunOutcome(score, seconds_of(record), draws=draws)
+        lower = scale_of(metrics).lower_is_better
+        return RunOutcome(score, seconds_of(record), draws=draws, lower_is_better=lower)
 
     def _affordable(self, runs: Sequence[PlannedRun]) -> bool:
         """Whether the budget allows further runs; finished ones are free."""

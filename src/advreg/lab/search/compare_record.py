@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.runs.settings import SettingsError, decisive
 from advreg.lab.search import evidence
 from advreg.lab.search.compare_settings import SEARCH_SEED
@@ -310,6 +311,7 @@ def _conclusion(planner: Planner, progress: Progress, gains: list[MethodGain]) -
         margin,
         settings.alpha,
         tuned=settings.candidates > 1,
+        decimals=scale_of(planner.data[settings.tasks[0]].main_metrics).decimals,
     )
 
 

@@ -158,7 +158,8 @@ def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -
 def _grid(base: AnySettings, asked: Asked) -> Grid:
     """What is left to tune once the fixed settings are taken out."""
     table = asked.tables.get("grid")
-    grid = default_grid(base.model, base.preset) if table is None else read_grid(table)
+    usual = default_grid(base.model, base.preset, base.common_grid)
+    grid = usual if table is None else read_grid(table)
     if table is not None and (twice := [*_tuned_and_set(grid, asked)]):
         raise SettingsError(
             f"config file '{asked.path}' both sets and tunes {', '.join(twice)}; remove one of the "

@@ -11,8 +11,6 @@ from advreg.lab.search.verdicts import MOST_SEEDS, more_seeds
 from advreg.methods import describe
 from advreg.records.compare import MethodGain
 
-_LEAST_WIDTH = 0.1  # points
-
 
 def conclusion(
     reference: str,
@@ -22,6 +20,7 @@ def conclusion(
     margin: float,
     level: float,
     tuned: bool,
+    decimals: int = 1,
 ) -> str:
     """What to use, or what it would take to find out.
 
@@ -33,11 +32,12 @@ def conclusion(
         margin: the largest gain that is of no interest.
         level: error rate of all verdicts together.
         tuned: whether the reference was tuned.
+        decimals: of a score.
     """
     paying = [gain for gain in gains if gain.verdict == "pays"]
     if paying:
         best = max(paying, key=lambda gain: gain.mean or 0.0)
-        return f"use {_named(best.method, chosen)}: {_gain(best)}"
+        return f"use {_named(best.method, chosen)}: {_gain(best, decimals)}"
     nothing = f"nothing beats {'tuned ' if tuned else ''}{_title(reference)}"
     still_open = {
         gain.method: looks[gain.method].looks[-1]
@@ -46,7 +46,7 @@ def conclusion(
     }
     parts = [f"{_title(gain.method)} is undecided: {gain.flaw}" for gain in gains if gain.flaw]
     if still_open:
-        parts.append(_outlook(still_open, margin, level))
+        parts.append(_outlook(still_open, margin, level, decimals))
     elif not parts and all(gain.verdict == "undecided" for gain in gains):
         parts.append("there are too few runs for a verdict")
     return "; ".join([nothing, *parts])
@@ -70,22 +70,25 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
-def _gain(gain: MethodGain) -> str:
+def _gain(gain: MethodGain, decimals: int) -> str:
     """The gain with its interval and its price."""
-    interval = "" if gain.low is None else f" [{gain.low:.1f}, {gain.high:.1f}]"
+    low, high = (f"{each or 0.0:.{decimals}f}" for each in (gain.low, gain.high))
+    interval = "" if gain.low is None else f" [{low}, {high}]"
     price = "" if gain.time is None else f" at {gain.time:.2f} × the time"
-    return f"{gain.mean or 0.0:+.1f}{interval}{price}".replace("-", "−")
+    return f"{gain.mean or 0.0:+.{decimals}f}{interval}{price}".replace("-", "−")
 
 
-def _outlook(still_open: Mapping[str, Look], margin: float, level: float) -> str:
+def _outlook(still_open: Mapping[str, Look], margin: float, level: float, decimals: int) -> str:
     """How many seeds would decide the most promising method."""
     name, look = max(still_open.items(), key=lambda item: item[1].mean)
-    width = max(abs(look.mean), margin, _LEAST_WIDTH)
-    found = f"{_title(name)} is undecided at {look.mean:+.1f}".replace("-", "−")
+    width = max(abs(look.mean), margin, 10**-decimals)
+    found = f"{_title(name)} is undecided at {look.mean:+.{decimals}f}".replace("-", "−")
     seeds = more_seeds(look, width, level)
     if seeds is not None:
-        return f"{found}; {seeds} more seed{'s' if seeds > 1 else ''} would show ±{width:.1f}"
+        return (
+            f"{found}; {seeds} more seed{'s' if seeds > 1 else ''} would show ±{width:.{decimals}f}"
+        )
     least = Look(look.seeds, 0.0, 0.0, look.sampling).reach(level)
     if least > width:
-        return f"{found}, and a test set of this size shows ±{least:.1f} at best"
-    return f"{found}; more than {MOST_SEEDS} seeds would be needed to show ±{width:.1f}"
+        return f"{found}, and a test set of this size shows ±{least:.{decimals}f} at best"
+    return f"{found}; more than {MOST_SEEDS} seeds would be needed to show ±{width:.{decimals}f}"

@@ -17,11 +17,12 @@ class RunOutcome:
     """What came out of one run.
 
     Args:
-        score: the main score, out of 100; none: the run failed.
+        score: the main score; none: the run failed.
         seconds: duration of its training.
         error: why it failed.
         lost: it failed because of the machine, which says nothing about the method.
         draws: its score in each resample of the test set, if the samples' outcomes are known.
+        lower_is_better: whether a lower score is better.
     """
 
     score: float | None = None
@@ -29,6 +30,12 @@ class RunOutcome:
     error: str | None = None
     lost: bool = False
     draws: Array | None = None
+    lower_is_better: bool = False
+
+    @property
+    def merit(self) -> float | None:
+        """The score, or minus the score where lower is better: a higher merit is better."""
+        return -self.score if self.score is not None and self.lower_is_better else self.score
 
 
 ByTask = Mapping[str, Mapping[int, RunOutcome]]
@@ -46,8 +53,8 @@ def pairs(mine: ByTask, theirs: ByTask) -> list[int]:
 
 
 def means(side: ByTask, tasks: Sequence[str], seeds: Sequence[int]) -> list[float]:
-    """The mean score over the tasks with each seed."""
-    return [fmean(side[task][seed].score or 0.0 for task in tasks) for seed in seeds]
+    """The mean merit over the tasks with each seed."""
+    return [fmean(side[task][seed].merit or 0.0 for task in tasks) for seed in seeds]
 
 
 def look(mine: ByTask, theirs: ByTask) -> Look | None:

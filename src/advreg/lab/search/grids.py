@@ -140,9 +140,9 @@ class Grid:
         return [{**common[i % len(common)], **own[(i + i // lap) % len(own)]} for i in range(count)]
 
 
-def default_grid(model: str, preset: str | None = None) -> Grid:
+def default_grid(model: str, preset: str | None = None, common: Values | None = None) -> Grid:
     """What suits a model: the small one, a translator, or one that is pretrained; with its preset
-    the paper's grid.
+    the paper's grid. ``common`` is what a kind of task tunes with every method.
     """
     if model in TRANSLATORS:
         family = "translation"
@@ -158,7 +158,7 @@ def default_grid(model: str, preset: str | None = None) -> Grid:
         for name, each in own.items()
         if each
     }
-    return Grid(_COMMON[family], methods)
+    return Grid(common or _COMMON[family], methods)
 
 
 def read_grid(table: Mapping[str, Any]) -> Grid:

@@ -45,18 +45,18 @@ def rungs(candidates: int) -> Iterator[Rung]:
         left, seeds = math.ceil(left / 2), range(seeds.stop, 2 * seeds.stop)
 
 
-def ranking(scores: Mapping[int, Sequence[float | None]]) -> list[int]:
-    """Candidates by falling mean score, equals in their order.
+def ranking(merits: Mapping[int, Sequence[float | None]]) -> list[int]:
+    """Candidates by falling mean merit, equals in their order.
 
     Args:
-        scores: of each candidate with each seed so far; none: the run diverged, and its candidate
+        merits: of each candidate with each seed so far; none: the run diverged, and its candidate
             ranks last.
 
     Example:
         >>> ranking({0: [80.0, 82.0], 1: [84.0, 80.0], 2: [90.0, None]})
         [1, 0, 2]
     """
-    return sorted(scores, key=lambda candidate: -_mean(scores[candidate]))
+    return sorted(merits, key=lambda candidate: -_mean(merits[candidate]))
 
 
 def _mean(scores: Sequence[float | None]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from advreg.lab.kinds.registry import scale_of
 from advreg.lab.runs.plans import PLAN_FILE, RECORD_FILE
 from advreg.lab.search import evidence
 from advreg.lab.search.compare_record import Progress
@@ -97,8 +98,8 @@ class Stages:
                 f"none of its {len(candidates)} candidates could be trained; the first: "
                 f"{failed[0].error}"
             )
-        scores = {index: [each.score for each in mine] for index, mine in outcomes.items()}
-        return ranking(scores)
+        merits = {index: [each.merit for each in mine] for index, mine in outcomes.items()}
+        return ranking(merits)
 
     def _add_controls(self) -> None:
         """Plan the rows that are no methods; none where Standard is not the reference."""
@@ -130,8 +131,13 @@ class Stages:
         return max(contests, key=self._strength, default=None)
 
     def _strength(self, leader: Contest) -> tuple[float, float]:
-        contests = [self.progress.contests[task, leader.method] for task in self.settings.tasks]
-        return sum(map(self.progress.tuning_score, contests)), self.planner.likely_cost(leader)
+        tasks = self.settings.tasks
+        score = sum(
+            self.progress.tuning_score(self.progress.contests[task, leader.method])
+            for task in tasks
+        )
+        scale = scale_of(self.planner.data[tasks[0]].main_metrics)
+        return -score if scale.lower_is_better else score, self.planner.likely_cost(leader)
 
     def _results(self) -> Iterator[list[PlannedRun]]:
         first = self.settings.seeds

@@ -112,6 +112,13 @@ def test_f1_is_scikit_learn_s_of_the_positive_class(pairs: list[tuple[int, int]]
     assert scores(predictions, labels, ["f1"]) == {"f1": pytest.approx(expected)}
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=20))
+def test_macro_f1_is_scikit_learn_s(pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (np.array(side) for side in zip(*pairs, strict=True))
+    expected = reference.f1_score(labels, predictions, average="macro", zero_division=0.0)
+    assert METRICS["macro_f1"](predictions, labels) == pytest.approx(expected)
+
+
 @given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=30))
 def test_correlations_of_values_with_ties_are_those_of_scipy(pairs: list[tuple[int, int]]) -> None:
     predictions, labels = (np.array(side) / 3 for side in zip(*pairs, strict=True))
@@ -167,7 +174,8 @@ def test_a_metric_that_does_not_exist_is_refused_and_the_likely_one_named() -> N
         ValueError, match=r"unknown metric 'acuracy' \(did you mean 'accuracy'\?\); there are ac"
     ):
         scores(np.zeros(1), np.zeros(1), ["acuracy"])
-    assert set(METRICS) == {"accuracy", "f1", "matthews", "pearson", "spearman", "rmse"}
+    wanted = {"accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "rmse"}
+    assert set(METRICS) == wanted
 
 
 @pytest.mark.parametrize(("predictions", "labels"), [((2,), (3,)), ((2, 1), (2,)), ((0,), (0,))])

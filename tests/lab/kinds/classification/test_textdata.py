@@ -186,7 +186,7 @@ def test_dev_may_not_be_empty() -> None:
 def test_a_class_that_only_dev_holds_is_an_error() -> None:
     dev = [*FEW, Example("odd film", None, 2)]
     with pytest.raises(
-        DataError, match=r"b: every class must occur in a, got 'odd' \(example 4\), which does not"
+        DataError, match=r"b, row 4: every class must occur in a, got 'odd', which does not"
     ):
         make_text_data("films", FEW, dev, ["bad", "good", "odd"], train_source="a", dev_source="b")
 
@@ -224,7 +224,7 @@ def test_further_sets_are_checked_as_dev_is() -> None:
     ):
         make_text_data("films", FEW, FEW, labels, evaluations={"test": pairs})
     with pytest.raises(
-        DataError, match=r"test: every class must occur in train, got 'odd' \(example 1\)"
+        DataError, match=r"test, row 1: every class must occur in train, got 'odd', which"
     ):
         make_text_data(
             "films", FEW, FEW, labels, evaluations={"test": [Example("odd film", None, 2)]}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,10 +16,11 @@ from safetensors.torch import load_file
 from advreg.hf.checkpoint.state import last_whole_checkpoint
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.hf.view.injection import InjectionError
+from advreg.lab.kinds.calibration import expected_calibration_error
 from advreg.lab.kinds.classification.job import ClassificationJob
 from advreg.lab.kinds.classification.tasks import TASKS
-from advreg.lab.kinds.classification.textdata import TextData
-from advreg.lab.kinds.classification.workload import training_fields
+from advreg.lab.kinds.classification.textdata import Example, TextData, make_text_data
+from advreg.lab.kinds.classification.workload import scores_of, training_fields
 from advreg.lab.kinds.items import Items
 from advreg.lab.kinds.registry import KINDS
 from advreg.lab.runs.run import Plan, run
@@ -123,11 +125,11 @@ def test_seeds_are_outermost_so_that_methods_take_turns(
         ),
         (
             {"max_length": 3},
-            "max_length must be between 5 and 64, which is what the model takes, got 3",
+            "max_length must be between 5 and 64, which is what the model and its tokenizer .* take, got 3",
         ),
         (
             {"max_length": 65},
-            "max_length must be between 5 and 64, which is what the model takes, got 65",
+            "max_length must be between 5 and 64, which is what the model and its tokenizer .* take, got 65",
         ),
         (
             {"model": "/no/such/model"},
@@ -277,7 +279,7 @@ def test_a_changed_setting_is_named_when_a_run_is_resumed(
     told: str,
 ) -> None:
     folder, _ = finished
-    opening = "arch-seed3 cannot go on, because what it was started with changed: "
+    opening = "arch-seed3 cannot be resumed, because its settings or data changed: "
     with pytest.raises(SettingsError, match=opening + told):
         carry_out(dataclasses.replace(settings, **change), folder, resume=True)
 
@@ -305,7 +307,7 @@ def test_a_run_that_stopped_is_held_to_its_plan_too(
     (stopped / "plan.json").write_bytes((folder / "arch-seed3" / "plan.json").read_bytes())
     with pytest.raises(
         SettingsError,
-        match=r"changed: epochs was 2, is 4.* nothing is kept yet: delete it to start anew",
+        match=r"changed: epochs was 2, is 4.* no results yet: delete it to start again",
     ):
         carry_out(dataclasses.replace(settings, epochs=4), tmp_path, resume=True)
     assert sorted(os.listdir(stopped)) == ["plan.json"]
@@ -323,6 +325,8 @@ def test_every_setting_that_changes_the_result_is_a_fact_of_the_plan(
         "text_column",
         "pair_column",
         "label_column",
+        "label_kind",
+        "drop_empty",
     }  # in the data's fingerprint
     named = {"methods": "method", "seeds": "seed", "preset": "options"}
     for field in dataclasses.fields(TrainSettings):
@@ -695,3 +699,60 @@ def test_the_default_task_learns_something(tmp_path: Path) -> None:
     record, _ = carry_out(TrainSettings(methods=("standard",), seeds=(0,), epochs=6), tmp_path)
     chance = 1 / len(record.task.details["labels"])
     assert (record.outcome.metrics["accuracy"] or 0) > 2 * chance
+
+
+def labelled(labels: list[int]) -> TextData:
+    examples = [Example("a", None, label) for label in labels]
+    return make_text_data("any", examples, examples, ["neg", "pos"])
+
+
+def test_uneven_classes_are_scored_by_f1_and_calibration_too() -> None:
+    logits = np.array([[2.0, 0.0]] * 5 + [[0.0, 1.0]], dtype=np.float32)
+    labels = np.array([0, 0, 0, 0, 1, 1])
+    even, uneven = labelled([0, 0, 1]), labelled([*labels[1:].tolist(), 0, 0])
+    assert set(scores_of(even)(logits, labels)) == {"accuracy"}
+    found = scores_of(uneven)(logits, labels)
+    error = expected_calibration_error(torch.tensor(logits), torch.tensor(labels))
+    assert found == {
+        "accuracy": pytest.approx(5 / 6),
+        "macro_f1": pytest.approx((8 / 9 + 2 / 3) / 2),
+        "ece": pytest.approx(error),
+    }
+
+
+def test_the_record_has_the_share_of_the_commonest_class(
+    settings: TrainSettings, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    one = plan(settings, tmp_path)
+    job = one.source.build(one, told.append)
+    assert job.details["majority"]["share"] == 0.5
+    assert job.details["columns"] == {"text": "text", "pair": None, "label": "label"}
+    assert not any("toy" in text for text in told)
+    longest = max(len(sample["input_ids"]) for sample in job.train)
+    assert isinstance(job, ClassificationJob)
+    assert longest <= job.tokenizer.model_max_length <= 128
+
+
+def test_the_toy_model_says_that_it_is_one_but_not_on_the_built_in_task(
+    settings: TrainSettings, tmp_path: Path
+) -> None:
+    for task, files in (("files", {"train": settings.train}), ("docstrings", {})):
+        toy = TrainSettings(task=task, methods=("standard",), seeds=(0,), **files)
+        told: list[str] = []
+        one = plan(toy, tmp_path)
+        one.source.build(one, told.append)
+        assert any("is a toy" in text and "--model minilm" in text for text in told) == bool(files)
+
+
+def test_labels_are_scores_and_empty_rows_left_out_where_the_settings_say_so(
+    model: Path, tmp_path: Path
+) -> None:
+    rows = [{"text": f"good film {n}", "label": n} for n in range(3)] * 10
+    path = write_table(tmp_path / "t.csv", [*rows, {"text": " ", "label": 1}])
+    chosen = TrainSettings(
+        task="files", train=str(path), model=str(model), label_kind="regression", drop_empty=True
+    )
+    data = load_data(chosen)
+    assert data.is_regression
+    assert len(data.train) + len(data.dev) == 30

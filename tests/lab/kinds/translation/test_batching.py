@@ -56,7 +56,7 @@ def test_pairs_keep_each_sentence_as_it_was() -> None:
     assert [pairs[index]["labels"].tolist() for index in range(2)] == target
     assert pairs.lengths.tolist() == [[2, 1], [1, 3]]
     assert pairs.tokens == {"source": 3, "target": 4}
-    with pytest.raises(ValueError, match="as many sentences, got 2 and 1"):
+    with pytest.raises(ValueError, match="the same number of sentences, got 2 and 1"):
         Pairs(source, target[:1])
 
 

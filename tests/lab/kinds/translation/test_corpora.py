@@ -170,7 +170,7 @@ def test_where_the_hub_validates_on_the_test_set_the_last_training_pairs_are_tak
     assert data.splits["valid"].source == tuple(there["vi"][447:])
     assert data.splits["valid"].target == tuple(there["en"][447:])
     assert data.notes[0] == (
-        "iwslt15-vi-en: 'thainq107/iwslt2015-en-vi' has no validation set of its own; the last "
+        "iwslt15-vi-en: 'thainq107/iwslt2015-en-vi' has no validation set; the last "
         "1,553 training pairs "
         "are validated on"
     )

@@ -285,10 +285,8 @@ def weights_of(trainer: TranslationTrainer) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in trainer.job.model.named_parameters()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["r3f", *(pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS if name != "r3f")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRAPHS)
 def test_a_compiled_run_ends_with_the_weights_of_an_eager_one(
     name: str, tmp_path: Path, graphs: Any
 ) -> None:

@@ -243,7 +243,7 @@ def test_a_run_may_go_on_from_a_trained_translator_with_its_subwords_on_other_te
     )  # as another training there would
     with pytest.raises(
         SettingsError,
-        match=r"standard-seed3 cannot go on, .*: start_subwords was \w{64}, is \w{64}",
+        match=r"standard-seed3 cannot be resumed, .*: start_subwords was \w{64}, is \w{64}",
     ):
         carry_out(still, resume=True)
 
@@ -277,7 +277,8 @@ def test_a_finished_run_is_not_repeated_and_a_changed_one_is_refused(
     assert said[-1] == "standard-seed3: finished before, not repeated"
     assert not any("learning" in line for line in said)
     with pytest.raises(
-        SettingsError, match=r"standard-seed3 cannot go on, .*learning_rate was 0\.001, is 0\.5"
+        SettingsError,
+        match=r"standard-seed3 cannot be resumed, .*learning_rate was 0\.001, is 0\.5",
     ):
         carry_out(dataclasses.replace(quick, learning_rate=0.5), resume=True)
 
@@ -343,7 +344,7 @@ def test_embeddings_that_are_not_there_are_missed_before_anything_is_written(
     lost = dataclasses.replace(settings, neighbour_embeddings="no/such/model")
     with pytest.raises(
         SettingsError,
-        match=r"neighbour_embeddings must be .*, got 'no/such/model', which is not there",
+        match=r"neighbour_embeddings must be .*, got 'no/such/model', which does not exist",
     ):
         carry_out(lost)
     assert not Path(str(settings.output)).exists()

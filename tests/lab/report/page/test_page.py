@@ -6,10 +6,9 @@ import re
 from html.parser import HTMLParser
 
 from advreg.lab.report.page.page import render
-from advreg.lab.report.page.parts import Bullets, Folded, Heading, Heat, Section, Tiles
+from advreg.lab.report.page.parts import Bullets, Folded, Heading, Section, Tiles
 from advreg.lab.report.pictures.figures import Lines, Look, Row, Rows, Series
 from advreg.lab.report.tables import Cell, Table
-from advreg.records.diagnostics import TokenNorms
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&"
 
@@ -46,9 +45,8 @@ def everything(text: str) -> list[object]:
         Tiles([(text, text, text)]),
         Table(text, [text, text], [[text, text]]),
         Folded(text, [Table(text, [text], [[text]])]),
-        Heat(text, [TokenNorms(sample=0, stream=text, norms=[1.0], tokens=[text])]),
-        Rows(title=text, x=text, rows=[Row(look, 1.0)]),
-        Lines(title=text, x=text, y=text, series=[Series(look, [0.0], [1.0])]),
+        Rows(title=text, x=text, marks=[Row(look, 1.0)]),
+        Lines(title=text, x=text, y=text, marks=[Series(look, [0.0], [1.0])]),
     ]
 
 
@@ -90,7 +88,7 @@ def test_tables_are_tables_with_headers_and_the_best_is_strong() -> None:
 
 
 def test_pictures_and_small_tables_stand_side_by_side_and_wide_tables_do_not() -> None:
-    picture = Rows(title="t", x="x", rows=[Row(Look("a", "#000000"), 1.0)])
+    picture = Rows(title="t", x="x", marks=[Row(Look("a", "#000000"), 1.0)])
     narrow, wide = Table("", ["a", "b"], [["1", "2"]]), Table("", list("abcdef"), [list("123456")])
     page = page_of(picture, narrow, wide, picture)
     groups = [
@@ -98,15 +96,3 @@ def test_pictures_and_small_tables_stand_side_by_side_and_wide_tables_do_not() -
     ]
     assert [group.count('role="img"') for group in groups] == [1, 1]
     assert [group.partition("</figure></div>")[0].count("<table>") for group in groups] == [1, 0]
-
-
-def test_a_token_is_shaded_by_its_share_of_the_largest_norm() -> None:
-    page = page_of(
-        Heat(
-            "t",
-            [TokenNorms(sample=0, stream="tokens", norms=[0.1, 0.4, 0.0], tokens=["a", "b", "c"])],
-        )
-    )
-    assert re.findall(r"--share:([\d.]+)\" title=\"‖δ‖ ([\d.]+)\">(\w)<", page) == [
-        ("0.250", "0.1", "a"), ("1.000", "0.4", "b"), ("0.000", "0", "c"),
-    ]  # fmt: skip

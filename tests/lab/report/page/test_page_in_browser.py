@@ -146,7 +146,7 @@ def test_every_section_has_its_tables_and_every_picture_is_drawn(view: Any) -> N
     )
     assert ids == [
         *("verdict", "overview", "scores", "cost", "bench", "training", "gradients", "studies"),
-        *("probing", "perturbation", "tokens", "failed", "runs"),
+        *("probing", "perturbation", "failed", "runs"),
     ]  # fmt: skip
     for name in ("overview", "scores", "cost", "bench", "probing", "failed", "runs"):
         assert count(view, f"#{name} table tbody tr") > 0, name
@@ -249,11 +249,6 @@ def test_a_phone_scrolls_in_one_direction(page: Path, tmp_path: Path) -> None:
         outside = """return [...document.querySelectorAll('.chart')].filter(
             each => each.getBoundingClientRect().right > innerWidth).length"""
         assert view.execute_script(outside) == 0
-
-
-def test_tokens_tell_their_norms(view: Any) -> None:
-    assert find(view, "#tokens .token").get_attribute("title").startswith("‖δ‖ ")
-    assert EVIL in find(view, "#tokens").text
 
 
 def test_the_verdict_comes_first(view: Any) -> None:

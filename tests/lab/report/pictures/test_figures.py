@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import statistics
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import gaussian_kde
-
 from advreg.lab.drawing import COLOURS, OTHERS
 from advreg.lab.report.curves import Curve
-from advreg.lab.report.pictures.figures import Look, looks, row_of, series_of, violin_of
+from advreg.lab.report.pictures.figures import Look, looks, quartiles_of, row_of, series_of
 from advreg.lab.report.statistics import Spread
+from advreg.records.bench import Spread as Quartiles
 
 LOOK = Look("ARCH", "#0072B2")
 
@@ -28,7 +24,7 @@ def test_labels_of_one_method_have_shades_of_its_colour_and_others_their_own() -
 
 def test_a_long_curve_is_thinned_and_keeps_its_first_place() -> None:
     places = [float(place) for place in range(1000)]
-    found = series_of(LOOK, Curve("arch", places, places, places, places, []))
+    found = series_of(LOOK, Curve(places, places, places, places, []))
     assert len(found.x) <= 300
     assert found.x[0] == 0.0
     assert list(found.x) == list(found.y) == list(found.low)
@@ -49,20 +45,8 @@ def test_a_row_holds_the_mean_its_interval_and_every_value() -> None:
     assert row_of(LOOK, [1.0], single).interval is None
 
 
-@given(
-    st.lists(st.floats(0, 100), min_size=2, max_size=20).filter(
-        lambda values: max(values) - min(values) > 1e-3
-    )
-)
-def test_a_violin_is_the_kernel_density_of_its_values(values: list[float]) -> None:
-    found = violin_of(LOOK, values)
-    places = [place for place, _ in found.violin]
-    expected = gaussian_kde(values, "scott")(places)
-    assert [dense for _, dense in found.violin] == pytest.approx(
-        list(expected / expected.max()), abs=2e-3
-    )
-    assert found.value == statistics.median(values)
-
-
-def test_equal_values_have_no_violin() -> None:
-    assert violin_of(LOOK, [3.0, 3.0]).violin == ()
+def test_quartiles_are_an_interval_around_the_median() -> None:
+    spread = Quartiles.of([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert spread is not None
+    found = quartiles_of(LOOK, spread, expected=2.5)
+    assert (found.value, found.interval, found.expected) == (3.0, (2.0, 4.0), 2.5)

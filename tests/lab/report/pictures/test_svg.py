@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advreg.lab.drawing import PictureError
-from advreg.lab.report.pictures.figures import Level, Lines, Look, Row, Rows, Series
-from advreg.lab.report.pictures.svg import WIDTH, Axis, cut, drawing, save
+from advreg.lab.report.pictures.figures import Lines, Look, Row, Rows, Series
+from advreg.lab.report.pictures.svg import WIDTH, Axis, drawing, save
 
 EVIL = "</text><script>alert(1)</script>\"'&"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -21,7 +21,7 @@ def lines(**changes: object) -> Lines:
     series = [
         Series(BLUE, [1.0, 2.0, 3.0], [10.0, 30.0, 20.0], [9.0, 29.0, 19.0], [11.0, 31.0, 21.0])
     ]
-    fields = {"title": "Loss", "x": "step", "y": "loss", "series": series} | changes
+    fields = {"title": "Loss", "x": "step", "y": "loss", "marks": series} | changes
     return Lines(**fields)  # type: ignore[arg-type]
 
 
@@ -55,61 +55,46 @@ def test_a_line_is_where_its_values_are() -> None:
     assert right <= WIDTH
 
 
-def test_a_band_holds_the_line_and_bars_have_ends() -> None:
+def test_a_band_holds_the_line() -> None:
     areas = [node for node in parsed(lines()).iter("path") if node.get("class") == "area"]
     assert len(numbers(areas[0].get("d", ""))) == 6
-    bars = parsed(lines(reach="bars", ticks=["a", "b", "c", "d"]))
-    assert [node for node in bars.iter("path") if node.get("class") == "area"] == []
-    whiskers = [node for node in bars.iter("path") if len(numbers(node.get("d", ""))) == 6]
-    assert len(whiskers) == 3
 
 
-def test_a_histogram_is_constant_between_its_places() -> None:
-    series = [Series(BLUE, [0.0, 1.0, 2.0], [5.0, 7.0, 7.0])]
-    figure = parsed(lines(series=series, steps=True, zero=True))
-    line = next(node for node in figure.iter("path") if node.get("stroke-dasharray") is not None)
-    points = numbers(line.get("d", ""))
-    horizontal = [(a, b) for a, b in pairwise(points) if a[1] == b[1] != 0]
-    upright = [(a, b) for a, b in pairwise(points) if a[0] == b[0]]
-    assert len(horizontal) + len(upright) >= len(points) - 1
+def test_a_line_to_compare_with_crosses_the_plot_and_has_no_dots() -> None:
+    across = Series(RED, [-1.0, 9.0], [15.0, 15.0], [14.0, 14.0], [16.0, 16.0])
+    figure = parsed(lines(marks=[across], ticks=["a", "b"]))
+    line = next(node for node in figure.iter("path") if node.get("stroke-dasharray") == "7 4")
+    (left, _), (right, _) = numbers(line.get("d", ""))
+    assert 0 < left < WIDTH / 4 < 3 * WIDTH / 4 < right <= WIDTH
+    assert list(figure.iter("circle")) == []
 
 
 def test_equal_values_and_a_single_place_can_be_drawn() -> None:
-    parsed(lines(series=[Series(BLUE, [1.0], [0.8])]))
-    parsed(lines(series=[Series(BLUE, [1.0, 2.0], [0.8, 0.8000000000000001])]))
-    parsed(Rows(title="t", x="x", rows=[Row(BLUE, 3.0, dots=[3.0, 3.0])]))
+    parsed(lines(marks=[Series(BLUE, [1.0], [0.8])]))
+    parsed(lines(marks=[Series(BLUE, [1.0, 2.0], [0.8, 0.8000000000000001])]))
+    parsed(Rows(title="t", x="x", marks=[Row(BLUE, 3.0, dots=[3.0, 3.0])]))
 
 
 def test_the_legend_names_every_line_with_its_last_value() -> None:
-    texts = [node.text for node in parsed(lines(levels=[Level(RED, 15.0, 1.0)])).iter("text")]
+    level = Series(RED, [1.0, 3.0], [15.0, 15.0])
+    texts = [node.text for node in parsed(lines(marks=[*lines().marks, level])).iter("text")]
     assert {"ARCH 20.0", "SMART 15.0", "step", "loss"} <= set(texts)
 
 
-def test_a_row_shows_value_interval_dots_and_mark() -> None:
-    row = Row(BLUE, 2.0, (1.5, 2.5), [1.5, 2.5], mark=3.0)
-    figure = parsed(Rows(title="t", x="× Standard", rows=[row], bars=True, base=1.0))
+def test_a_row_shows_value_interval_dots_and_what_was_expected() -> None:
+    row = Row(BLUE, 2.0, (1.5, 2.5), [1.5, 2.5], expected=3.0)
+    figure = parsed(Rows(title="t", x="× Standard", marks=[row], zero=True))
     texts = [node.text for node in figure.iter("text")]
     assert {"ARCH", "2.00 [1.50, 2.50]", "× Standard"} <= set(texts)
-    assert [node.get("class") for node in figure.iter("circle")] == ["dot", "dot"]
-    assert sum(node.get("class") == "mark" for node in figure.iter("path")) == 2
-
-
-def test_an_interval_that_the_axis_cuts_has_an_arrow() -> None:
-    axis = Axis(0.0, 10.0, 0.0, 100.0)
-    assert cut(axis, 5.0, 2.0, 8.0) == [(20.0, 5.0), (80.0, 5.0)]
-    assert cut(axis, 5.0, 2.0, 80.0) == [
-        (20.0, 5.0),
-        (100.0, 5.0),
-        (94.0, 0.0),
-        (100.0, 5.0),
-        (94.0, 10.0),
-    ]
+    assert [node.get("class") for node in figure.iter("circle")] == ["fill", "dot", "dot"]
+    assert sum(node.get("class") == "mark" for node in figure.iter("path")) == 1
+    assert [node.get("class") for node in figure.iter("rect")] == ["area"]
 
 
 def test_a_far_wider_interval_does_not_hide_the_rest() -> None:
     wide = Row(BLUE, 70.5, (0.0, 141.0), [70.0, 71.0])
     narrow = Row(RED, 71.5, (71.2, 71.8), [71.0, 72.0])
-    figure = parsed(Rows(title="t", x="x", rows=[wide, narrow]))
+    figure = parsed(Rows(title="t", x="x", marks=[wide, narrow]))
     places = [
         float(node.get("cx", "")) for node in figure.iter("circle") if node.get("class") == "dot"
     ]
@@ -123,10 +108,10 @@ def test_nothing_that_a_record_holds_becomes_markup() -> None:
             title=EVIL,
             x=EVIL,
             y=EVIL,
-            series=[Series(evil, [0.0, 1.0], [1.0, 2.0])],
+            marks=[Series(evil, [0.0, 1.0], [1.0, 2.0])],
             ticks=[EVIL, EVIL],
         ),
-        Rows(title=EVIL, x=EVIL, rows=[Row(evil, 1.0)]),
+        Rows(title=EVIL, x=EVIL, marks=[Row(evil, 1.0)]),
     ):
         assert "<script" not in drawing(figure)
         assert EVIL in [node.text for node in parsed(figure).iter("text")]

@@ -18,9 +18,9 @@ def test_runs_of_different_length_are_never_on_one_axis_unmarked(tmp_path: Path)
     expected = {"Standard, epochs 1", "Standard, epochs 3", "ARCH, epochs 3", "SMART, epochs 1"}
     for key in ("scores", "cost", "gradients"):
         for figure in parts_of(found[key], Rows):
-            assert {row.look.label for row in figure.rows} <= expected
+            assert {row.look.label for row in figure.marks} <= expected
     for figure in parts_of(found["gradients"], Lines):
-        assert {each.look.label for each in figure.series} == expected
+        assert {each.look.label for each in figure.marks} == expected
     assert {row[0] for row in parts_of(found["scores"], Table)[0].texts} == expected
 
 

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advreg.lab.report.page.parts import Heat
-from advreg.lab.report.pictures.figures import DASHED
-from report_runs import FOUR, lines_titled, made_up, parts_of, reported
+from report_runs import FOUR, lines_titled, reported
 
 
 def test_the_health_of_the_perturbation_is_drawn_from_logs_and_the_file_beside_the_record(
@@ -14,34 +12,17 @@ def test_the_health_of_the_perturbation_is_drawn_from_logs_and_the_file_beside_t
 ) -> None:
     found = reported(tmp_path, FOUR)["perturbation"]
     size = lines_titled(found, "Size of the perturbation")
-    assert [(level.look.label, level.y, level.look.dash) for level in size.levels] == [
-        ("ε = 0.3", 0.3, DASHED)
-    ]
-    assert size.series[0].y[-1] == pytest.approx(0.3)
+    assert size.marks[0].y[-1] == pytest.approx(0.3)
     share = lines_titled(found, "Share of the penalty in the loss")
-    assert list(share.series[0].y) == pytest.approx(
+    assert list(share.marks[0].y) == pytest.approx(
         [20.0] * 20
     )  # the penalty is a quarter of the task loss
     age = lines_titled(found, "Age of the cached perturbations")
-    assert set(age.series[0].y) == {0.0, 1.0}
+    assert set(age.marks[0].y) == {0.0, 1.0}
     similarity = lines_titled(found, "Similarity to the neighbours borrowed from")
-    assert similarity.steps
-    assert list(similarity.series[0].y) == [0.0, 15.0, 45.0, 30.0, 10.0, 0.0, 0.0]
-    assert list(similarity.series[0].x) == pytest.approx([0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5])
-    assert [each.look.label for each in similarity.series] == ["ARCH"]
-
-
-@pytest.mark.parametrize(("norm", "scope"), [("linf", "sample"), ("l2", "token")])
-def test_a_ball_that_the_norm_cannot_be_compared_with_is_not_drawn(
-    norm: str, scope: str, tmp_path: Path
-) -> None:
-    found = reported(tmp_path, [made_up("arch", 0, settings={"norm": norm, "scope": scope})])[
-        "perturbation"
-    ]
-    assert lines_titled(found, "Size of the perturbation").levels == []
-
-
-def test_tokens_are_shown_with_their_norms(tmp_path: Path) -> None:
-    (heat,) = parts_of(reported(tmp_path, FOUR)["tokens"], Heat)
-    assert heat.title == "reviews, ARCH, seed 0"
-    assert heat.sentences[0].tokens == ["[CLS]", "a", "fine", "film", "[SEP]"]
+    bins = dict(zip(similarity.marks[0].x, similarity.marks[0].y, strict=True))
+    filled = {place: share for place, share in bins.items() if share}
+    assert list(filled.values()) == [15.0, 45.0, 30.0, 10.0]
+    assert list(filled) == pytest.approx([0.275, 0.325, 0.375, 0.425])  # the middles of the bins
+    assert len(bins) == 40
+    assert [each.look.label for each in similarity.marks] == ["ARCH"]

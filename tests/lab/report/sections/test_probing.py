@@ -20,7 +20,7 @@ RESULTS = [
 ]
 
 
-def test_probing_is_violins_by_task(tmp_path: Path) -> None:
+def test_probing_is_a_table_and_dots_by_task(tmp_path: Path) -> None:
     record = ProbeRecord(
         settings={}, commit=None, environment={}, started="", finished="", results=RESULTS
     )
@@ -30,16 +30,19 @@ def test_probing_is_violins_by_task(tmp_path: Path) -> None:
     assert table.texts == [["Standard", "50.0 ± 0.0"], ["ARCH", "61.0 ± 1.0"]]
     assert "after training on SST-2" in table.caption
     (picture,) = parts_of(found, Rows)
-    assert [(row.value, bool(row.violin)) for row in picture.rows] == [(50.0, False), (61.0, True)]
+    assert [(row.value, row.interval) for row in picture.marks] == [
+        (50.0, (50.0, 50.0)),
+        (61.0, (60.5, 61.5)),
+    ]
 
 
 def test_the_picture_names_tasks_and_methods(tmp_path: Path) -> None:
-    draw_probing(RESULTS, tmp_path / "violins.svg")
-    drawn = (tmp_path / "violins.svg").read_text(encoding="utf-8")
+    draw_probing(RESULTS, tmp_path / "heads.svg")
+    drawn = (tmp_path / "heads.svg").read_text(encoding="utf-8")
     for text in ("RTE", "Standard", "ARCH", "frozen encoders after training on SST-2"):
         assert text in drawn
 
 
 def test_nothing_is_not_drawn(tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="nothing to show"):
-        draw_probing([], tmp_path / "violins.svg")
+        draw_probing([], tmp_path / "heads.svg")

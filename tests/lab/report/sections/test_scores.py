@@ -15,9 +15,9 @@ def test_scores_are_a_table_and_a_picture_with_intervals_and_seeds(tmp_path: Pat
     found = reported(tmp_path, FOUR)["scores"]
     assert parts_of(found, Table)[0].texts == [["Standard", "75.0 ± 7.1"], ["ARCH", "75.0 ± 7.1"]]
     (picture,) = parts_of(found, Rows)
-    assert [row.look.label for row in picture.rows] == ["Standard", "ARCH"]
-    assert list(picture.rows[1].dots) == pytest.approx([70.0, 80.0])
-    assert picture.rows[1].interval is not None
+    assert [row.look.label for row in picture.marks] == ["Standard", "ARCH"]
+    assert list(picture.marks[1].dots) == pytest.approx([70.0, 80.0])
+    assert picture.marks[1].interval is not None
     assert "Each method minus Standard" in parts_of(found, Table)[1].caption
 
 
@@ -33,9 +33,8 @@ def test_cost_is_passes_time_and_memory(tmp_path: Path) -> None:
     (sheet,) = parts_of(found, Table)
     assert sheet.texts[1] == ["ARCH", "2.00", "1.00", "250.0", "2.50", "5 s", "10 s", "4.1 kB", "–"]
     (picture,) = parts_of(found, Rows)
-    assert [row.value for row in picture.rows] == pytest.approx([1.0, 2.5])
-    assert [list(row.dots) for row in picture.rows] == [[1.0], [2.5]]
-    assert picture.base == 1.0
+    assert [row.value for row in picture.marks] == pytest.approx([1.0, 2.5])
+    assert [list(row.dots) for row in picture.marks] == [[1.0], [2.5]]
 
 
 def test_what_a_reader_must_know_of_a_comparison_is_told(tmp_path: Path) -> None:

@@ -38,12 +38,10 @@ def test_a_study_that_was_asked_for_has_its_own_panels_points_and_titles(tmp_pat
         "sacreBLEU on test",
     )
     assert list(figure.ticks) == ["15*", "once"]
-    (series,) = figure.series
+    series, level = figure.marks
     assert (list(series.x), list(series.y)) == ([0.0, 1.0], [71.0, 60.0])
     assert series.high[0] - series.y[0] == pytest.approx(statistics.stdev([70.0, 72.0]), rel=1e-4)
-    assert [(level.look.label, level.y, level.look.dash) for level in figure.levels] == [
-        ("SMART", 80.0, DASHED)
-    ]
+    assert (level.look.label, level.value, level.look.dash) == ("SMART", 80.0, DASHED)
     (sheet,) = parts_of(found["studies"], Table)
     assert [row[:2] for row in sheet.texts] == [
         ["15 (default)", "71.0 ± 1.4"],
@@ -52,9 +50,9 @@ def test_a_study_that_was_asked_for_has_its_own_panels_points_and_titles(tmp_pat
     ]
     (scores_of_all,) = parts_of(found["scores"], Rows)
     assert (scores_of_all.title, scores_of_all.x) == ("Multi30k En-De", "sacreBLEU on test")
-    assert [row.look.label for row in scores_of_all.rows] == ["ARCH", "ARCH, refresh_every none"]
+    assert [row.look.label for row in scores_of_all.marks] == ["ARCH", "ARCH, refresh_every none"]
     assert ["NonFiniteLossError: nan"] in [
-        row[3:] for row in parts_of(found["failed"], Table)[0].texts
+        row[2:] for row in parts_of(found["failed"], Table)[0].texts
     ]
 
 

@@ -15,7 +15,7 @@ def test_curves_of_scores_are_named_for_the_metric_whatever_the_set(tmp_path: Pa
         records.append(replace(record, outcome=outcome))
     figure = lines_titled(reported(tmp_path, records)["training"], "Accuracy while training")
     assert figure.y == "accuracy"
-    assert list(figure.series[0].x) == [10.0, 20.0]
+    assert list(figure.marks[0].x) == [10.0, 20.0]
 
 
 def test_a_single_evaluation_is_no_curve(tmp_path: Path) -> None:

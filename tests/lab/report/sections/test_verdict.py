@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scipy import stats
 
+from advreg.lab.report.gather import gather
 from advreg.lab.report.page.parts import Bullets, Folded
+from advreg.lab.report.sections.contents import sections
 from advreg.records.run import RunRecord
 from comparisons import comparison
 from report_runs import made_up, parts_of, reported, save, sections_of
@@ -55,6 +58,29 @@ def test_what_has_no_interval_is_not_called_a_lead(
     sentence = told(tmp_path, scores)
     assert "ahead" not in sentence
     assert sentence.endswith(f"{why}.")
+
+
+def perplexities(folder: Path, scores: dict[str, list[float]]) -> str:
+    records = [
+        replace(made, outcome=replace(made.outcome, metrics={"perplexity": value}))
+        for method, values in scores.items()
+        for seed, value in enumerate(values)
+        for made in [made_up(method, seed)]
+    ]
+    for number, record in enumerate(records):
+        save(folder / f"run-{number}", record)
+    found = {each.key: each for each in sections(gather([folder]))}
+    (part,) = parts_of(found["verdict"], Bullets)
+    return part.lines[0]
+
+
+def test_the_lowest_perplexity_wins_on_its_own_scale(tmp_path: Path) -> None:
+    high, low = [2.31, 2.32, 2.33], [2.21, 2.22, 2.232]
+    told = perplexities(tmp_path / "a", {"standard": high, "arch": low})
+    assert told.startswith("reviews: ARCH is ahead of Standard by −0.099 [−0.102, −0.096] points")
+    assert told.endswith("(2.221 against 2.320, 3 seeds).")
+    told = perplexities(tmp_path / "b", {"standard": low, "arch": high})
+    assert told.startswith("reviews: Standard is ahead of every other method; ARCH minus")
 
 
 def test_one_method_has_no_verdict(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A real task that needs no download: which package of the standard library is a sentence from?
+"""A real task without downloads: predict the standard-library package of a sentence.
 
 The sentences come from the docstrings of the running interpreter's own library, read from the
 source files with `ast`; nothing is imported. The classes are its largest packages, and whole
@@ -138,7 +138,7 @@ def _unseen(sentences: Sequence[str], packages_with: Counter[str], seen: set[str
 
 
 def _key(sentence: str) -> str:
-    """What makes two sentences the same: their words, regardless of case and punctuation."""
+    """The key by which two sentences are equal: their words, without case and punctuation."""
     return " ".join(re.findall(r"\w+", sentence.lower()))
 
 

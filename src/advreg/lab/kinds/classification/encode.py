@@ -1,4 +1,4 @@
-"""Texts to token ids, with a count of what had to be cut."""
+"""Texts to token ids, with the number of truncated texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples ready for a collator, and how many texts were longer than allowed."""
+    """Samples ready for a collator, and the number of truncated texts."""
 
     samples: list[dict[str, Any]]
     cut: int
@@ -53,7 +53,7 @@ def padding_collator(tokenizer: Any, multiple: int = 1) -> Any:
 
 
 def longest_input(tokenizer: Any, positions: int | None, asked: int | None) -> int:
-    """How many tokens a text may have: what was asked for, within what model and tokenizer take."""
+    """The maximum length of a text: the requested one, within the limits of model and tokenizer."""
     limits = [
         limit
         for limit in (positions, tokenizer.model_max_length)
@@ -62,6 +62,7 @@ def longest_input(tokenizer: Any, positions: int | None, asked: int | None) -> i
     most = min(limits) if limits else 512
     if asked is not None and not 5 <= asked <= most:
         raise ValueError(
-            f"max_length must be between 5 and {most}, which is what the model takes, got {asked}"
+            f"max_length must be between 5 and {most}, which is what the model and its tokenizer "
+            f"(model_max_length) take, got {asked}"
         )
     return asked if asked is not None else min(most, 128)

@@ -36,8 +36,8 @@ def frozen_features(
         collator: makes a batch of samples.
         batch_size: samples at once, grouped by length.
         advance: called with the number of samples done.
-        pooling: what stands for a text: what its own head reads, or the mean of its tokens, which
-            suits encoders of sentences.
+        pooling: the representation of a text: the input of the encoder's own head, or the mean of
+            its tokens, which suits sentence encoders.
     """
     core = bare(model)
     encoder, device = core.base_model.eval(), next(core.parameters()).device
@@ -70,7 +70,7 @@ def mean_token(output: Any, mask: Tensor) -> Tensor:
 
 
 def representation(output: Any, mask: Tensor, config: Any) -> Tensor:
-    """One vector a sample, (B, d): the pooled one if the encoder has a pooler, else what its own
+    """One vector per sample, (B, d): the pooled one if the encoder has a pooler, else what its own
     head would read.
 
     That is the first token of an encoder, and the last real one of a decoder, which alone has seen

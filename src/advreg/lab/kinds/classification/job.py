@@ -43,7 +43,7 @@ class ClassificationJob(Job):
 
     def trainer(self) -> AdversarialTrainer:
         try:
-            return AdversarialTrainer(
+            trainer = AdversarialTrainer(
                 **self.usual_arguments(),
                 eval_dataset=self.dev,
                 data_collator=self.collator,
@@ -52,6 +52,12 @@ class ClassificationJob(Job):
             )
         except (ImportError, RuntimeError) as error:  # report_to names a missing tracker, say
             raise ValueError(f"the Trainer refuses these settings: {error}") from error
+        if trainer.args.train_sampling_strategy == "group_by_length":
+            # the stock order comes from the global generator, so that a run that is resumed within
+            # an epoch would see other batches; this order depends on seed and epoch alone
+            samples = trainer.advreg.samples
+            samples.batches = samples.shard_batches()
+        return trainer
 
     def _measure(self, found: Any) -> dict[str, float]:
         outputs, labels = found.predictions, found.label_ids

@@ -1,4 +1,4 @@
-"""Scores of predictions, as plain functions of arrays; those of GLUE as GLUE defines them.
+"""Scores of predictions, as plain functions of arrays; GLUE's metrics follow GLUE's definitions.
 
 Where a score is not defined (a correlation with predictions that are all the same, F1 without a
 positive sample anywhere) it is 0: a model that says the same of everything has learnt nothing.
@@ -33,6 +33,17 @@ def f1(predictions: Array, labels: Array) -> float:
     hits = float(((predictions == 1) & (labels == 1)).sum())
     marked = float((predictions == 1).sum() + (labels == 1).sum())
     return 2 * hits / marked if marked > 0 else 0.0
+
+
+def macro_f1(predictions: Array, labels: Array) -> float:
+    """The mean of F1 over the classes that are predicted or right somewhere.
+
+    Example:
+        >>> macro_f1(np.array([0, 0, 0, 0]), np.array([1, 0, 0, 0])).__round__(3)
+        0.429
+    """
+    classes = np.union1d(predictions, labels)
+    return float(np.mean([f1(predictions == each, labels == each) for each in classes]))
 
 
 def matthews(predictions: Array, labels: Array) -> float:
@@ -76,6 +87,7 @@ def rmse(predictions: Array, labels: Array) -> float:
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
+    "macro_f1": macro_f1,
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,

@@ -1,87 +1,35 @@
-"""Labelled texts from the user's own table: csv, tsv, jsonl (each also gzipped) or parquet.
+"""Labelled texts from the user's own tables; see :mod:`.columns`.
 
-Columns, where they are not named, are guessed by name, in this order and regardless of case:
-
-* label: the first of `LABEL_NAMES` there is;
-* text and pair: the first of `PAIRED_NAMES` with both columns in the table; else the first of
-  `TEXT_NAMES`, with the first of `PAIR_NAMES` as its pair if there is one; else, in a table of two
-  columns, the one that is not the label. A pair is guessed only where the text is guessed too.
-
-The labels of both files together decide the task:
+The labels of both files together decide the task, unless the user does:
 
 * names (nothing that reads as a number; true and false are names) are classes, in alphabetical
   order;
 * whole numbers with at most `MAX_NUMBERED_CLASSES` different values are classes, in numerical
-  order;
-* all other numbers are scores, and the task is regression. (For more classes than that, write them
-  as names.)
-
-Row numbers in errors are those an editor or spreadsheet shows (the header is row 1); in parquet the
-first is row 1.
+  order; with more, they may be classes or scores, and the user must say which;
+* other numbers are scores, and the task is regression.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import importlib
-import io
 import math
-import random
-import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from advreg.lab.kinds.classification.columns import Columns, find_columns
 from advreg.lab.kinds.classification.textdata import (
     Example,
     TextData,
     check_examples,
     make_text_data,
 )
-from advreg.lab.kinds.sources import DataError, json_object, read_text
+from advreg.lab.kinds.sources import DataError, Table, header_of, read_table, table_name
 
-LABEL_NAMES = ("label", "labels", "target", "class", "score", "y")
-PAIRED_NAMES = (
-    ("text_a", "text_b"),
-    ("text1", "text2"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "answer"),
-    ("question", "sentence"),
-)
-TEXT_NAMES = (
-    "text", "sentence", "text_a", "text1", "sentence1", "premise", "question", "question1",
-    "review", "content",
-)  # fmt: skip
-PAIR_NAMES = ("text_b", "text2", "sentence2", "hypothesis", "question2", "answer")
 MAX_NUMBERED_CLASSES = 20
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet")
 
 Label = str | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    text: str
-    pair: str | None
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A file as read: its column names, and each row with its number."""
-
-    path: Path
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int, dict[str, Any]], ...]
-
-    @property
-    def listed(self) -> str:
-        return ", ".join(map(repr, self.columns))
+LabelKind = Literal["classification", "regression"]
 
 
 class _Row(NamedTuple):
@@ -93,6 +41,19 @@ class _Row(NamedTuple):
     label: Label
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows of a file, and how many were dropped."""
+
+    path: Path
+    rows: Sequence[_Row]
+    dropped: int = 0
+
+    @property
+    def numbers(self) -> list[int]:
+        return [row.number for row in self.rows]
+
+
 def load_tables(
     train: Path,
     dev: Path | None = None,
@@ -100,34 +61,50 @@ def load_tables(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    kind: LabelKind | None = None,
+    drop_empty: bool = False,
     dev_fraction: float = 0.1,
     seed: int = 0,
 ) -> TextData:
     """Read a training and a development table; without the latter, hold out `dev_fraction` of the
-    former.
+    former, of each class alike.
 
-    `text`, `pair` and `label` name columns; what is not named is guessed (see the module's text).
-    The held-out rows depend on `seed` alone, are at least one, and never take the last example of a
-    class out of training.
+    Args:
+        train, dev: files; see :func:`~advreg.lab.kinds.sources.read_table`.
+        text, pair, label: columns; what is not named is guessed.
+        kind: whether the labels are classes or scores; by default the labels decide.
+        drop_empty: leave rows without a text or a label out; otherwise they are refused.
+        dev_fraction: at least one row is held out, but never the last example of a class.
+        seed: decides which.
     """
     if not 0 < dev_fraction < 1:
         raise DataError(f"dev_fraction must be between 0 and 1, both excluded, got {dev_fraction}")
-    tables = [_read(Path(path)) for path in (train, dev) if path is not None]
-    columns = _find_columns(tables[0], text, pair, label)
-    parts = [(table.path, _rows(table, columns)) for table in tables]
-    labels = _class_names(parts)
-    splits = [_examples(path, rows, labels) for path, rows in parts]
-    source = tables[0].path
-    if len(splits) == 1:
-        splits = _split(splits[0], labels, dev_fraction, seed, source)
-    return make_text_data(
-        source.name[: -len(_suffix(source))] or source.name,
+    tables = [read_table(path) for path in (train, dev) if path is not None]
+    columns = find_columns(tables[0], text, pair, label)
+    parts = [_part(table, columns, drop_empty) for table in tables]
+    labels, reason = _class_names(parts, kind)
+    splits = [_examples(part, labels) for part in parts]
+    name, sources = table_name(train), [str(part.path) for part in parts]
+    data = make_text_data(
+        name,
         splits[0],
-        splits[1],
+        splits[-1],
         labels,
-        train_source=str(source),
-        dev_source=f"{source} (held out)" if dev is None else str(dev),
+        train_source=sources[0],
+        dev_source=sources[-1],
+        rows=parts[-1].numbers,
     )
+    dropped = {"dropped_rows": sum(part.dropped for part in parts)} if drop_empty else {}
+    data = replace(
+        data,
+        notes=(
+            *(note for table in tables for note in table.notes),
+            *(_dropped_note(part) for part in parts if part.dropped),
+            f"{name}: {_named(columns)}; {reason}",
+        ),
+        details={"columns": asdict(columns), **dropped},
+    )
+    return data if dev is not None else _held_out(data, dev_fraction, seed, train)
 
 
 def check_columns(
@@ -136,202 +113,106 @@ def check_columns(
     """Refuse a file that is not there and columns that it does not have, by the header of a csv or
     tsv file; columns of other files are checked when these are read.
     """
-    kind = _kind(path)
-    if kind not in ("csv", "tsv"):
-        return
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file, delimiter="\t" if kind == "tsv" else ","), [])
-    except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error):
-        return  # load_tables says what is wrong with the file
-    if header:
-        names = tuple(name.strip() for name in header)
-        _find_columns(_Table(path, names, ()), text, pair, label)
+    names = header_of(path)
+    if names:
+        find_columns(Table(path, names), text, pair, label)
 
 
-# ---- reading
+def _named(columns: Columns) -> str:
+    """Which columns are used, in words."""
+    used = {"text": columns.text, "pair": columns.pair, "label": columns.label}
+    return ", ".join(f"{what} in column '{name}'" for what, name in used.items() if name)
 
 
-def _suffix(path: Path) -> str:
-    """The one of `SUFFIXES` the file's name ends in."""
-    for suffix in SUFFIXES:
-        if path.name.lower().endswith(suffix):
-            return suffix
-    raise DataError(
-        f"{path}: the file name must end in one of {', '.join(SUFFIXES)}, got {path.name!r}; "
-        "convert it"
-    )
-
-
-def _kind(path: Path) -> str:
-    """The kind of a table that exists, by its suffix."""
-    kind = _suffix(path).split(".")[1]
-    if not path.is_file():
-        got = "a folder" if path.is_dir() else "nothing"
-        raise DataError(f"{path}: must be a file, got {got}; check the path")
-    return kind
-
-
-def _read(path: Path) -> _Table:
-    kind = _kind(path)
-    read = {"parquet": _read_parquet, "jsonl": _read_jsonl, "csv": _read_csv, "tsv": _read_tsv}
-    table = read[kind](path)
-    if not table.rows:
-        raise DataError(f"{path}: must hold at least one row of data, got none")
-    return table
-
-
-def _read_csv(path: Path) -> _Table:
-    return _separated(path, strict=True)
-
-
-def _read_tsv(path: Path) -> _Table:
-    """In tsv a quote is a character like any other, as GLUE writes it."""
-    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
-def _separated(path: Path, **form: Any) -> _Table:
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), **form)
-    try:
-        records = [(number, cells) for number, cells in enumerate(reader, start=1) if cells]
-    except csv.Error as error:
+def _held_out(data: TextData, fraction: float, seed: int, path: Path) -> TextData:
+    """The data with a part of the training samples as dev, of each class alike; said and
+    recorded.
+    """
+    count, classes = len(data.train), len({example.label for example in data.train})
+    most = count - (1 if data.labels is None else classes)
+    if most < 1:
         raise DataError(
-            f"{path}, line {reader.line_num}: must be valid csv, got: {error}; check the quotes"
-        ) from error
-    if not records:
-        return _Table(path, (), ())
-    (first, names), *rows = records
-    header = tuple(name.strip() for name in names)
-    repeated = [name for name, count in Counter(header).items() if count > 1]
-    if repeated:
-        raise DataError(
-            f"{path}, row {first}: column names must differ, got {repeated[0]!r} more than once"
+            f"{path}: must hold more than one example "
+            f"{'' if data.labels is None else 'of some class '}to hold some out, "
+            f"got {count} in all; add rows or give a development file"
         )
-    for number, cells in rows:
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, row {number}: must have {len(header)} columns like the header, got "
-                f"{len(cells)}; check the separators and quotes of this row"
-            )
-    named = (dict(zip(header, cells, strict=True)) for _, cells in rows)
-    return _Table(path, header, tuple(zip((number for number, _ in rows), named, strict=True)))
-
-
-def _read_jsonl(path: Path) -> _Table:
-    # not splitlines(): U+2028 and its like may stand inside a JSON string
-    rows = tuple(
-        (number, json_object(line, f"{path}, line {number}"))
-        for number, line in enumerate(read_text(path).split("\n"), start=1)
-        if line.strip()
-    )
-    return _Table(path, tuple(dict.fromkeys(name for _, row in rows for name in row)), rows)
-
-
-def _read_parquet(path: Path) -> _Table:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataError(
-            f"{path}: reading parquet needs pyarrow, which is not installed; "
-            f"pip install pyarrow, or save the table as .csv or .jsonl"
-        ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-        names, rows = table.column_names, table.to_pylist()  # here text is decoded
-    except (ValueError, OSError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{path}: must be a parquet file, got: {error}; write it again") from error
-    return _Table(path, tuple(names), tuple(enumerate(rows, start=1)))
-
-
-# ---- columns
-
-
-def _find_columns(table: _Table, text: str | None, pair: str | None, label: str | None) -> _Columns:
-    """The named columns, and guesses for the others."""
-    given = {"text": text, "pair": pair, "label": label}
-    named = {what: name for what, name in given.items() if name is not None}
-    for what, name in named.items():
-        if name not in table.columns:
-            raise DataError(
-                f"{table.path}: --{what}-column must be one of {table.listed}, got {name!r}"
-            )
-    if len(set(named.values())) < len(named):
-        shown = ", ".join(map(repr, named.values()))
-        raise DataError(f"text, pair and label must be different columns, got {shown}")
-    free = {name.lower(): name for name in reversed(table.columns) if name not in named.values()}
-    if label is None:
-        label = _guess(table, free, "label", LABEL_NAMES)
-        free = {low: name for low, name in free.items() if name != label}
-    if text is None:
-        text, pair = _guess_texts(table, free, pair)
-    return _Columns(text, pair, label)
-
-
-def _guess_texts(table: _Table, free: dict[str, str], pair: str | None) -> tuple[str, str | None]:
-    """The text column and, unless it is named, the column paired with it."""
-    partners = free if pair is None else {pair.lower(): pair}
-    for first, second in PAIRED_NAMES:
-        if first in free and second in partners:
-            return free[first], partners[second]
-    if len(table.columns) == 2 and len(free) == 1 and not free.keys() & set(TEXT_NAMES):
-        return next(iter(free.values())), None
-    text = _guess(table, free, "text", TEXT_NAMES)
-    return text, pair or next((free[name] for name in PAIR_NAMES if name in free), None)
-
-
-def _guess(table: _Table, free: dict[str, str], what: str, names: Sequence[str]) -> str:
-    """The first of the names that is free."""
-    for name in names:
-        if name in free:
-            return free[name]
-    raise DataError(
-        f"{table.path}: the {what} column must be named with --{what}-column or be called one of "
-        f"{', '.join(names)}, got the columns {table.listed}; is the first row the header?"
-    )
+    rows = min(max(1, round(fraction * count)), most)
+    held = data.held_out(fraction, seed, rows)
+    alike = "" if data.labels is None else ", of each class alike"
+    note = f"{data.name}: no --dev, so {rows} of {count} rows are held out to evaluate on{alike}"
+    details: Mapping[str, Any] = {
+        **data.details,
+        "dev_from_train": {"rows": rows, "of": count, "seed": seed},
+    }
+    return replace(held, notes=(*data.notes, note), details=details)
 
 
 # ---- cells
 
 
-def _rows(table: _Table, columns: _Columns) -> list[_Row]:
+def _part(table: Table, columns: Columns, drop_empty: bool) -> _Part:
     """The table's used columns, each cell checked for its type."""
-    for name in (columns.text, columns.pair, columns.label):
-        if name is not None and name not in table.columns:
+    used = [name for name in (columns.text, columns.pair, columns.label) if name is not None]
+    for name in used:
+        if name not in table.columns:
             raise DataError(
                 f"{table.path}: must have a column {name!r} like the training table, got "
                 f"{table.listed}"
             )
-    rows = []
-    for number, cells in table.rows:
-        place = f"{table.path}, row {number}"
-        pair = None if columns.pair is None else _text(cells, columns.pair, place)
-        label = _label(cells, columns.label, place)
-        rows.append(_Row(number, _text(cells, columns.text, place), pair, label))
-    return rows
+    full = [
+        (number, cells)
+        for number, cells in table.rows
+        if not (drop_empty and any(_is_empty(cells.get(name)) for name in used))
+    ]
+    if not full:
+        raise DataError(f"{table.path}: must hold a row with text and label, got none")
+    rows = [_row(cells, columns, number, table.path) for number, cells in full]
+    return _Part(table.path, rows, len(table.rows) - len(full))
 
 
-def _text(cells: dict[str, Any], column: str, place: str) -> str:
+def _row(cells: Mapping[str, Any], columns: Columns, number: int, path: Path) -> _Row:
+    place = f"{path}, row {number}"
+    pair = None if columns.pair is None else _text(cells, columns.pair, place)
+    label = _label(cells, columns.label, place)
+    return _Row(number, _text(cells, columns.text, place), pair, label)
+
+
+def _dropped_note(part: _Part) -> str:
+    return f"{part.path}: {part.dropped} rows without a text or a label are left out"
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a cell holds nothing: no value, blanks alone, or not a number."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _text(cells: Mapping[str, Any], column: str, place: str) -> str:
     value = cells.get(column)
     if value is None:
-        raise DataError(
-            f"{place}: {column} must not be empty, got nothing; fill it in or drop the row"
-        )
+        raise _empty(column, "nothing", place)
     if not isinstance(value, str):
         raise DataError(f"{place}: {column} must be a text, got {value!r}; is it the right column?")
+    if not value.strip():
+        raise _empty(column, repr(value), place)
     return value
 
 
-def _label(cells: dict[str, Any], column: str, place: str) -> Label:
+def _empty(column: str, got: str, place: str) -> DataError:
+    return DataError(
+        f"{place}: {column} must not be empty, got {got}; fill it in or drop the row "
+        "(--drop-empty drops all such rows)"
+    )
+
+
+def _label(cells: Mapping[str, Any], column: str, place: str) -> Label:
     """A name as a string; anything that reads as a number as an int where it is whole, else as a
     float.
     """
     given = cells.get(column)
     if given is None or (isinstance(given, str) and not given.strip()):
-        raise DataError(
-            f"{place}: {column} must not be empty, got {given!r}; fill it in or drop the row"
-        )
+        raise _empty(column, repr(given), place)
     if isinstance(given, bool):
         return str(given).lower()
     value = _number(given) if isinstance(given, str) else given
@@ -362,12 +243,16 @@ def _number(word: str) -> str | int | float:
 # ---- the task
 
 
-def _class_names(parts: Sequence[tuple[Path, Sequence[_Row]]]) -> tuple[str, ...] | None:
-    """The class names in the order of their numbers, or None where the labels are scores."""
+def _class_names(
+    parts: Sequence[_Part], kind: LabelKind | None
+) -> tuple[tuple[str, ...] | None, str]:
+    """The class names in the order of their numbers, or None where the labels are scores; and
+    why.
+    """
     first: dict[Label, str] = {}
-    for path, rows in parts:
-        for row in rows:
-            first.setdefault(row.label, f"{path}, row {row.number}")
+    for part in parts:
+        for row in part.rows:
+            first.setdefault(row.label, f"{part.path}, row {row.number}")
     names = sorted(label for label in first if isinstance(label, str))
     numbers = sorted(label for label in first if not isinstance(label, str))
     if names and numbers:
@@ -375,52 +260,41 @@ def _class_names(parts: Sequence[tuple[Path, Sequence[_Row]]]) -> tuple[str, ...
             f"labels must be all names or all numbers, got {names[0]!r} ({first[names[0]]}) and "
             f"{numbers[0]!r} ({first[numbers[0]]}); spell the numbers out or correct the rows"
         )
-    are_classes = len(numbers) <= MAX_NUMBERED_CLASSES and all(
-        type(each) is int for each in numbers
+    if names and kind == "regression":
+        raise DataError(
+            f"labels must be numbers with --kind regression, got {names[0]!r} ({first[names[0]]}); "
+            "is it the right column?"
+        )
+    chosen, reason = (kind, "--kind says so") if kind else _told(parts[0].path, names, numbers)
+    classes = tuple(names or map(str, numbers)) if chosen == "classification" else None
+    return classes, f"{chosen}, because {reason}"
+
+
+def _told(
+    path: Path, names: Sequence[str], numbers: Sequence[int | float]
+) -> tuple[LabelKind, str]:
+    """What the labels decide, and by what."""
+    if names:
+        return "classification", f"the labels are {len(names)} names"
+    if not all(type(each) is int for each in numbers):
+        return "regression", "the labels are not whole numbers"
+    if len(numbers) > MAX_NUMBERED_CLASSES:
+        raise DataError(
+            f"{path}: {len(numbers)} different whole numbers as labels may be classes or scores; "
+            "add --kind classification or --kind regression"
+        )
+    return (
+        "classification",
+        f"the labels are {len(numbers)} different whole numbers (otherwise add --kind regression)",
     )
-    return tuple(names or map(str, numbers)) if names or are_classes else None
 
 
-def _examples(path: Path, rows: Sequence[_Row], labels: tuple[str, ...] | None) -> list[Example]:
+def _examples(part: _Part, labels: tuple[str, ...] | None) -> list[Example]:
     """The rows as examples; classes become numbers."""
     number = {name: index for index, name in enumerate(labels or ())}
     examples = [
         Example(row.text, row.pair, float(row.label) if labels is None else number[str(row.label)])
-        for row in rows
+        for row in part.rows
     ]
-    check_examples(examples, labels, str(path), [row.number for row in rows])
+    check_examples(examples, labels, str(part.path), part.numbers)
     return examples
-
-
-def _split(
-    examples: Sequence[Example],
-    labels: Sequence[str] | None,
-    fraction: float,
-    seed: int,
-    path: Path,
-) -> list[list[Example]]:
-    """Training and held-out examples, both in the order of the file."""
-    order = list(range(len(examples)))
-    random.Random(seed).shuffle(order)
-    wanted = max(1, round(fraction * len(examples)))
-    groups = [None if labels is None else examples[index].label for index in order]
-    held = set(list(_after_first(order, groups))[:wanted])
-    if not held:
-        raise DataError(
-            f"{path}: must hold more than one example "
-            f"{'' if labels is None else 'of some class '}to hold some out, "
-            f"got {len(examples)} in all; add rows or give a development file"
-        )
-    kept = [example for index, example in enumerate(examples) if index not in held]
-    return [kept, [examples[index] for index in sorted(held)]]
-
-
-def _after_first(order: Sequence[int], groups: Sequence[int | float | None]) -> Iterator[int]:
-    """Each index but the first of its group: all of them can be held out, and no class is left
-    empty.
-    """
-    seen: set[int | float | None] = set()
-    for index, group in zip(order, groups, strict=True):
-        if group in seen:
-            yield index
-        seen.add(group)

@@ -66,7 +66,7 @@ def _task(
     hub: tuple[str, str | None] | None = None,
     splits: Mapping[str, str] | None = None,
 ) -> TaskSpec:
-    """A task with splits of its own, by default one of GLUE on the hub; its first split but
+    """A task with its splits, by default one of GLUE on the hub; its first split but
     `train` is `dev`.
     """
     path, config = hub or ("nyu-mll/glue", name)

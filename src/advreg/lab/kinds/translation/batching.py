@@ -40,7 +40,7 @@ class Pairs(Dataset[dict[str, Tensor]]):
     def __init__(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> None:
         if len(source) != len(target):
             raise ValueError(
-                f"source and target must have as many sentences, got {len(source)} and "
+                f"source and target must have the same number of sentences, got {len(source)} and "
                 f"{len(target)}"
             )
         self._source, self._target = _Rows(source), _Rows(target)
@@ -188,9 +188,9 @@ class TokenBatches(EpochBatches):
     counted.
 
     Sentences are sorted by length, and the sorted row is cut where the budget is full. Which
-    sentences of one length fall to which batch, and the order of the batches, are drawn anew for
-    each epoch from (seed, epoch) alone; shapes and number of the batches stay. Every sample is in
-    one batch of each epoch.
+    sentences of one length fall to which batch, and the order of the batches, are drawn for
+    each epoch from (seed, epoch) alone; shapes and number of the batches do not change. Every
+    sample is in one batch of each epoch.
 
     Args:
         lengths: source and target tokens of each sample, (n, 2).
@@ -198,7 +198,7 @@ class TokenBatches(EpochBatches):
         multiple: widths are rounded up to it, as in :class:`PairCollator`.
         seed: of the shuffling.
         rank, world: this process and how many there are. A sample belongs to one process for the
-            whole run, and all have as many batches.
+            whole run, and all have the same number of batches.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ def _cut(widths: Lengths, max_tokens: int) -> tuple[list[int], int]:
         padded = np.maximum.accumulate(widths[first : first + most])
         fits = (
             padded.max(axis=1) * np.arange(1, len(padded) + 1) <= max_tokens
-        )  # of the first so many; true, then false
+        )  # whether the first n rows fit: true, then false
         count = int(fits.sum())
         area += count * int(padded[count - 1].sum())
         cuts.append(first + count)

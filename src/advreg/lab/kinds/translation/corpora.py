@@ -254,7 +254,7 @@ def _hub_notes(task: str, hub: HubText) -> list[str]:
     if not hub.held_out:
         return []
     return [
-        f"{task}: '{hub.splits[TRAIN].path}' has no validation set of its own; the last "
+        f"{task}: '{hub.splits[TRAIN].path}' has no validation set; the last "
         f"{hub.held_out:,} training "
         "pairs are validated on"
     ]

@@ -59,7 +59,7 @@ class Decoding:
             )
 
     def limit(self, length: int, positions: int | None = None) -> int:
-        """Most tokens of a translation, its end included, of a source of so many tokens."""
+        """Maximum tokens of a translation, including its end, for a source of this length."""
         most = int(self.ratio * round_up(length, _CLASS)) + self.extra
         return most if positions is None else min(most, positions)
 
@@ -167,7 +167,7 @@ def _search(model: Any, sources: Sequence[Sequence[int]], decoding: Decoding) ->
 
 
 def generation(config: Any, decoding: Decoding, width: int) -> GenerationConfig:
-    """How ``model.generate`` is to search, for sources of at most so many tokens."""
+    """The search settings of ``model.generate`` for sources up to a number of tokens."""
     never = [config.pad_token_id, *([] if config.bos_token_id is None else [config.bos_token_id])]
     # the first position is the start token's
     limit = decoding.limit(width, config.max_position_embeddings - 1)

@@ -1,4 +1,4 @@
-"""What reports and tables say of runs of translation."""
+"""Description of translation runs for reports and tables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class Translation(Description):
     """Machine translation."""
 
     name = "translation"
+    settings = "advreg.lab.runs.translation_settings"
     pipeline = "translation"
     tasks = (TRANSLATION, *CORPORA)
     streams = 2
+    architectures = ("ForConditionalGeneration", "MTModel")
     usage = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 

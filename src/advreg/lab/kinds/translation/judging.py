@@ -1,4 +1,4 @@
-"""What a translator is worth: its loss on pairs, and the scores of its translations."""
+"""Evaluation of a translator: its loss on pairs, and the scores of its translations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the chosen weights are worth: scores and losses by set."""
+    """Scores and losses of the chosen weights by set."""
 
     scores: Mapping[str, Scores]
     losses: Mapping[str, float]
@@ -73,7 +73,7 @@ def judge(
         sets: by name.
         collator, max_tokens: of the batches that the loss is taken on.
         precision: of the decoding.
-        tokenised: is the text tokenised?
+        tokenised: whether the text is tokenised.
         progress: counts translated sentences.
     """
     translator = Translator.load(folder / "model")

@@ -1,6 +1,6 @@
 """Parallel text: two files of lines, aligned; read, checked and filtered.
 
-A split is two UTF-8 files with a sentence a line, ``train.en`` and ``train.de``, plain or as
+A split is two UTF-8 files with one sentence per line, ``train.en`` and ``train.de``, plain or as
 ``.gz`` or ``.xz``.
 """
 
@@ -17,7 +17,7 @@ from advreg.lab.kinds.sources import DataError, held_out_details, read_text
 
 _SUFFIXES = ("", ".gz", ".xz")
 TRAIN, VALID, TEST = "train", "valid", "test"
-TRANSLATION = "translation"  # the task of one's own text
+TRANSLATION = "translation"  # the task of the user's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class ParallelData:
         name: of the task.
         languages: of source and target, by the names given.
         splits: ``train``, ``valid``, and the sets that are scored at the end.
-        tokenised: are there spaces between all words and signs?
-        notes: what a user should know.
-        details: what the record should say.
+        tokenised: whether spaces separate all words and signs.
+        notes: notices for the user.
+        details: fields for the record.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ParallelData:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def tests(self) -> dict[str, Bitext]:
-        """What is scored at the end; the validation set where there is no other."""
+        """The test sets, or the validation set if there are none."""
         found = {name: text for name, text in self.splits.items() if name not in (TRAIN, VALID)}
         return found or {VALID: self.splits[VALID]}
 
@@ -122,8 +122,8 @@ def read_bitext(source: Path, target: Path, flags: tuple[str, str] = ("", "")) -
     ones, others = read_lines(source, flags[0]), read_lines(target, flags[1])
     if len(ones) != len(others):
         raise DataError(
-            f"source and target must have as many lines, got {len(ones)} in {source} and "
-            f"{len(others)} in {target}; "
+            f"source and target must have the same number of lines, got {len(ones)} in {source} "
+            f"and {len(others)} in {target}; "
             "they must be aligned line by line"
         )
     return whole_pairs(ones, others, f"{source}, {target}")
@@ -209,7 +209,7 @@ def _corpus_name(source: Path) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """Which training pairs are kept, and how many were not, by reason."""
+    """The kept training pairs, and the number of excluded ones by reason."""
 
     indices: list[int]
     too_long: int
@@ -233,8 +233,8 @@ def filter_pairs(source: Sequence[int], target: Sequence[int], longest: int, rat
 
     Args:
         source, target: subwords of each sentence, the end not counted.
-        longest: most subwords.
-        ratio: how many times as long one side may be as the other.
+        longest: maximum subwords.
+        ratio: maximum ratio of the lengths of the two sides.
     """
     indices, too_long, too_unlike = [], 0, 0
     for index, (one, other) in enumerate(zip(source, target, strict=True)):

@@ -1,4 +1,4 @@
-"""Parallel text made ready for training: subwords, encoded pairs, and what was filtered out."""
+"""Parallel text prepared for training: subwords, encoded pairs, and counts of excluded pairs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _subwords(
 
 
 def _facts(settings: TranslationSettings, data: ParallelData) -> str:
-    """What decides the subwords."""
+    """The settings that determine the subwords."""
     facts: dict[str, Any] = {"model": settings.model}
     if settings.start is None:
         text = ParallelData("", data.languages, {TRAIN: data.splits[TRAIN]}).fingerprint()
@@ -129,7 +129,7 @@ def _facts(settings: TranslationSettings, data: ParallelData) -> str:
 
 
 def _saved_facts(folder: Path) -> str | None:
-    """What the subwords in a folder were learnt with; they are complete once it is written."""
+    """The file with the settings of the subwords in a folder; it is written last."""
     path = folder / _FACTS_FILE
     return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
 

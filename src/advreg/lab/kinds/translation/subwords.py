@@ -2,7 +2,7 @@
 
 A folder holds them as a ``MarianTokenizer`` of transformers does, which can be loaded from it:
 sentencepiece's own ``source.spm`` and ``target.spm``, and the ids of the pieces in ``vocab.json``;
-those of the target in ``target_vocab.json`` if it has its own. Ids are those of fairseq's
+a separate target vocabulary is in ``target_vocab.json``. Ids are as in fairseq's
 dictionaries: 0 begin, 1 padding, 2 end, 3 unknown.
 """
 
@@ -98,11 +98,11 @@ class Subwords:
         return hashlib.sha256(self.source.proto + self.target.proto).hexdigest()
 
     def save(self, folder: Path, positions: int | None = None) -> None:
-        """Write what a MarianTokenizer reads; each file is there whole or not at all.
+        """Write the files of a MarianTokenizer; each file is written atomically.
 
         Args:
-            folder: made if it is not there.
-            positions: the most tokens that the model takes.
+            folder: created if it does not exist.
+            positions: the maximum number of tokens of the model.
         """
         folder.mkdir(parents=True, exist_ok=True)
         config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not self.joint}
@@ -134,7 +134,7 @@ class Subwords:
 
 
 def translator_folder(folder: Path) -> Path:
-    """Where a translator itself lies: in the folder given, or in the ``model`` of a run's."""
+    """The folder of a translator: the given folder, or ``model`` in the folder of a run."""
     is_run = not (folder / _CONFIG).is_file() and (folder / "model" / _CONFIG).is_file()
     return folder / "model" if is_run else folder
 
@@ -164,8 +164,8 @@ def learn_subwords(
     Args:
         source, target: lines of text.
         size: of the vocabulary, or of each of the two.
-        joint: one vocabulary for both languages?
-        kind: how pieces are found.
+        joint: whether both languages share a vocabulary.
+        kind: sentencepiece's model type.
         coverage: share of the characters, by occurrence, that get a piece; the others become
             unknown.
     """
@@ -186,7 +186,7 @@ def _learn(texts: Sequence[str], size: int, kind: Kind, coverage: float) -> Piec
             vocab_size=size,
             model_type=kind,
             character_coverage=coverage,
-            # what is scored is the text, not what NFKC makes of it
+            # scores need the original text, without NFKC normalisation
             normalization_rule_name="identity",
             bos_id=BEGIN,
             pad_id=PADDING,

@@ -1,4 +1,4 @@
-"""A translation model with its subwords, and how it translates."""
+"""A translation model with its subwords and its decoding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from advreg.lab.kinds.models import ModelError, load_any
+from advreg.lab.kinds.predictor import usable_device
 from advreg.lab.kinds.translation.decoding import Decoding, decode, generation
 from advreg.lab.kinds.translation.subwords import SubwordError, Subwords, translator_folder
 
@@ -19,7 +18,7 @@ _DECODING = "decoding.json"
 
 
 class Translator:
-    """A trained model, its subwords, and how it decodes.
+    """A trained model, its subwords and its decoding settings.
 
     Args:
         model: an encoder–decoder.
@@ -34,15 +33,14 @@ class Translator:
     def load(
         cls, folder: str | os.PathLike[str], device: str | None = None, dropout: float | None = None
     ) -> Translator:
-        """What :meth:`save` wrote: a model folder that transformers can read, with the subwords
-        in it.
+        """Load a model folder that :meth:`save` wrote, with the subwords in it.
 
         Args:
             folder: of the model, or of the run that made it.
             device: by default the GPU if there is one.
             dropout: of a further training, instead of the model's own.
         """
-        place, folder = _device(device), Path(folder)
+        place, folder = usable_device(device), Path(folder)
         if not folder.is_dir():
             raise ModelError(
                 f"model must be the model folder of a translation run, got '{folder}', "
@@ -85,7 +83,7 @@ class Translator:
     ) -> list[str]:
         """The translation of each line, in their order; an empty line stays empty.
 
-        A line longer than the model has positions is cut.
+        A line that is longer than the model's positions is truncated.
         """
         real = [index for index, line in enumerate(lines) if line.strip()]
         sources = cut(
@@ -98,20 +96,6 @@ class Translator:
         for index, text in zip(real, self.subwords.target.decode(rows), strict=True):
             found[index] = text
         return found
-
-
-def _device(name: str | None) -> torch.device:
-    """A device that can be used; by default the GPU if there is one."""
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=name or best).device
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
-        there = "cpu" if best == "cpu" else "cpu or cuda"
-        what = "a CUDA device" if str(name).startswith("cuda") else "a device"
-        raise ValueError(
-            f"device must be {there} here, got '{name}', {what} that torch does not find; leave it "
-            f"out to use {best}"
-        ) from error
 
 
 def _read_decoding(path: Path) -> Decoding:

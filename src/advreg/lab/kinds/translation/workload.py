@@ -1,4 +1,4 @@
-"""Parallel text as a workload: the corpus that settings name, and runs on it."""
+"""Parallel text as a workload: the corpus of the settings, and runs on it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PREPARING = ("vocabulary", "joint", "subwords", "character_coverage", "longest"
 
 @dataclass(frozen=True)
 class Translations(Workload):
-    """Parallel text; subwords are learnt when a run is first made of it, and kept for the next."""
+    """Parallel text; subwords are learnt for the first run and saved for later runs."""
 
     data: ParallelData
     names_data = (
@@ -86,7 +86,7 @@ class Translations(Workload):
         return len(self.prepared(settings, notice).train)
 
     def prepared(self, settings: TranslationSettings, notice: Notice) -> Prepared:
-        """The text with its subwords; of the last settings it is kept."""
+        """The text with its subwords; the result for the last settings is cached."""
         key = repr([getattr(settings, name) for name in (*_PREPARING, "start")])
         if key not in self._prepared:
             self._prepared.clear()
@@ -96,7 +96,7 @@ class Translations(Workload):
     def _keeping(
         self, settings: TranslationSettings, prepared: Prepared
     ) -> Callable[[], None] | None:
-        """What saves the subwords for later runs, if there is a folder for them."""
+        """The function that saves the subwords for later runs, if there is a folder for them."""
         if self.keep is None:
             return None
         return partial(keep_subwords, settings, prepared, self.keep)
@@ -184,14 +184,14 @@ def first_model(settings: TranslationSettings, subwords: Subwords, seed: int) ->
 
 
 def decoding_of(settings: TranslationSettings) -> Decoding:
-    """How the test sets are decoded."""
+    """The search for the test sets."""
     search = settings.search()
     return Decoding(search.beam, search.length_penalty)
 
 
 def _test_sets(prepared: Prepared, validated: Bitext) -> dict[str, TestSet]:
-    """What the trained model is scored on: the sentences of validations, and every test set; the
-    whole validation set where there is no test set.
+    """The sets for the final scores: the sentences of validations, and every test set; the whole
+    validation set if there is no test set.
     """
     found = {VALID: TestSet(validated, prepared.valid)}
     for name, text in prepared.data.tests().items():
@@ -207,7 +207,7 @@ def _neighbours(settings: TranslationSettings) -> Path | None:
     if not path.exists():
         raise SettingsError(
             "neighbour_embeddings must be a model folder or a safetensors file, got "
-            f"'{path}', which is not there"
+            f"'{path}', which does not exist"
         )
     return path
 
@@ -261,7 +261,7 @@ def _loading(accumulated: int, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _details(prepared: Prepared, job: TranslationJob) -> dict[str, Any]:
-    """What the record says of the task."""
+    """The record's description of the task."""
     data, kept, batches = prepared.data, prepared.kept, job.batches()
     return {
         **data.details,
@@ -280,7 +280,7 @@ def _details(prepared: Prepared, job: TranslationJob) -> dict[str, Any]:
 
 
 def _notes(settings: TranslationSettings, job: TranslationJob) -> list[str]:
-    """What a user should know of the batches and the average."""
+    """Notices for the user about the batches and the average."""
     accumulated, processes = job.fields["gradient_accumulation_steps"], process_count()
     each = f" in each of {processes} processes" if processes > 1 else ""
     details, batches = job.details, job.details["batches"]

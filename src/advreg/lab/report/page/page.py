@@ -10,11 +10,10 @@ from importlib import resources
 from itertools import groupby
 from string import Template
 
-from advreg.lab.report.page.parts import Bullets, Folded, Heading, Heat, Part, Section, Tiles
+from advreg.lab.report.page.parts import Bullets, Folded, Heading, Part, Section, Tiles
 from advreg.lab.report.pictures import svg
 from advreg.lab.report.pictures.figures import Lines, Rows
 from advreg.lab.report.tables import Table, to_html
-from advreg.records.diagnostics import TokenNorms
 
 _FEW_COLUMNS = 3
 _COLOURS = {name: f"var(--{name})" for name in ("text", "muted", "line", "surface")}
@@ -79,8 +78,6 @@ def _part(part: Part) -> str:
             return f'<dl class="tiles">{"".join(map(_tile, tiles))}</dl>'
         case Folded(title, inside):
             return f"<details><summary>{escape(title)}</summary>{_parts(inside)}</details>"
-        case Heat(title, sentences):
-            return _heat(title, sentences)
         case Table():
             return _table(part)
     return (
@@ -108,24 +105,3 @@ def _table(table: Table) -> str:
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
         f"{to_html(table)}</div></figure>"
     )
-
-
-def _heat(title: str, sentences: Sequence[TokenNorms]) -> str:
-    several = len({sentence.stream for sentence in sentences}) > 1
-    lines = "".join(_sentence(sentence, several) for sentence in sentences)
-    scale = '<p class="scale"><span>none</span><i></i><span>the sentence\'s largest</span></p>'
-    return (
-        f'<figure class="card"><figcaption><h4>{escape(title)}</h4>{scale}</figcaption>'
-        f'<div class="sentences">{lines}</div></figure>'
-    )
-
-
-def _sentence(sentence: TokenNorms, several: bool) -> str:
-    most = max(sentence.norms, default=0.0) or 1.0
-    tokens = "".join(
-        f'<span class="token" style="--share:{norm / most:.3f}" title="‖δ‖ {norm:.3g}">'
-        f"{escape(token)}</span>"
-        for token, norm in zip(sentence.tokens, sentence.norms, strict=False)
-    )
-    stream = f'<span class="stream">{escape(sentence.stream)}</span>' if several else ""
-    return f'<p class="tokens">{stream}{tokens}</p>'

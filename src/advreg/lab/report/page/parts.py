@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from advreg.lab.report.pictures.figures import Figure
 from advreg.lab.report.tables import Table
-from advreg.records.diagnostics import TokenNorms
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,6 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Heat:
-    """Sentences whose tokens are shaded by the norm of their perturbation."""
-
-    title: str
-    sentences: Sequence[TokenNorms]
-
-
-@dataclass(frozen=True)
 class Folded:
     """Parts that the reader opens."""
 
@@ -48,7 +39,7 @@ class Folded:
     parts: Sequence[Part]
 
 
-Part = Heading | Bullets | Tiles | Table | Figure | Heat | Folded
+Part = Heading | Bullets | Tiles | Table | Figure | Folded
 
 
 @dataclass(frozen=True)

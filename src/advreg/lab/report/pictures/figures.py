@@ -1,4 +1,4 @@
-"""Figures as values: lines over an axis, and rows of bars, intervals or violins.
+"""Figures as values: lines over an axis, and rows of values.
 
 Each figure is described once. :mod:`advreg.lab.report.pictures.svg` draws it, in the page of a
 report and as a file.
@@ -6,21 +6,18 @@ report and as a file.
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from advreg.lab.drawing import COLOURS, OTHERS
 from advreg.lab.report.curves import Curve
 from advreg.lab.report.statistics import Spread
+from advreg.records.bench import Spread as Quartiles
 
 _MOST_POINTS = 300  # of a line: more than a screen can show
 _DARKEST, _LIGHTEST = -0.4, 0.45
 _DASHES = ("", "7 3", "2 3", "10 3 2 3", "5 2 1 2 1 2")
 DASHED, DOTTED = "7 4", "1.5 4"
-_VIOLIN_POINTS = 48
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,10 @@ class Series:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
 
-
-@dataclass(frozen=True)
-class Level:
-    """A horizontal line to compare with, and the width of the band on each side of it."""
-
-    look: Look
-    y: float
-    reach: float = 0.0
+    @property
+    def value(self) -> float:
+        """The last value."""
+        return self.y[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +52,7 @@ class Lines:
     Args:
         title: of the figure.
         x, y: titles of the axes.
-        series, levels: the lines.
-        reach: the form of ``low`` and ``high``.
-        steps: whether values are constant between places, as in a histogram.
+        marks: the lines.
         ticks: texts at the places 0, 1, 2 …, for an axis of words.
         zero: whether the axis of values begins at 0.
     """
@@ -69,10 +60,7 @@ class Lines:
     title: str
     x: str
     y: str
-    series: Sequence[Series]
-    levels: Sequence[Level] = ()
-    reach: Literal["band", "bars"] = "band"
-    steps: bool = False
+    marks: Sequence[Series]
     ticks: Sequence[str] = ()
     zero: bool = False
 
@@ -83,19 +71,22 @@ class Row:
 
     Args:
         look: its label.
-        value: the end of the bar, or the dot.
+        value: the large dot.
         interval: its ends.
         dots: single values, such as the scores of seeds.
-        mark: an expectation to compare with.
-        violin: the density of the dots: pairs of value and density, the highest 1.
+        expected: a value to compare with.
     """
 
     look: Look
     value: float
     interval: tuple[float, float] | None = None
     dots: Sequence[float] = ()
-    mark: float | None = None
-    violin: Sequence[tuple[float, float]] = ()
+    expected: float | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """All that the axis must hold."""
+        return [self.value, *self.dots, *([] if self.expected is None else [self.expected])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +96,14 @@ class Rows:
     Args:
         title: of the figure.
         x: title of the axis.
-        rows: from the top.
-        bars: whether the value is the end of a bar from 0; else it is a dot.
-        base: a line to compare with, such as 1 × Standard.
+        marks: the rows, from the top.
+        zero: whether the axis begins at 0, with a bar to each value.
     """
 
     title: str
     x: str
-    rows: Sequence[Row]
-    bars: bool = False
-    base: float | None = None
+    marks: Sequence[Row]
+    zero: bool = False
 
 
 Figure = Lines | Rows
@@ -129,13 +118,14 @@ def looks(texts: Mapping[str, str], methods: Mapping[str, str] | None = None) ->
         texts: shown, by label.
         methods: by label; without them, labels are methods.
     """
-    owners = list((methods or {label: label for label in texts}).values())
+    owners = {label: (methods or {}).get(label, label) for label in texts}
     found: dict[str, Look] = {}
-    for place, ((label, text), method) in enumerate(zip(texts.items(), owners, strict=True)):
-        many, before = owners.count(method), owners[:place].count(method)
-        amount = 0.0 if many == 1 else _DARKEST + (_LIGHTEST - _DARKEST) * before / (many - 1)
+    for label, method in owners.items():
+        alike = [each for each, owner in owners.items() if owner == method]
+        place, last = alike.index(label), len(alike) - 1
+        amount = _DARKEST + (_LIGHTEST - _DARKEST) * place / last if last else 0.0
         colour = shaded(COLOURS.get(method, OTHERS), amount)
-        found[label] = Look(text, colour, _DASHES[before % len(_DASHES)])
+        found[label] = Look(texts[label], colour, _DASHES[place % len(_DASHES)])
     return found
 
 
@@ -163,20 +153,6 @@ def row_of(look: Look, values: Sequence[float], spread: Spread) -> Row:
     return Row(look, spread.mean, spread.shown_interval(), values)
 
 
-def violin_of(look: Look, values: Sequence[float]) -> Row:
-    """Median, quartiles, each value, and their density by Gaussian kernels of Scott's width,
-    n^(−1/5) · s.
-    """
-    middle = statistics.median(values)
-    if len(values) < 2 or max(values) == min(values):
-        return Row(look, middle, dots=values)
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    width = statistics.stdev(values) * len(values) ** -0.2
-    first = min(values) - 2 * width
-    step = (max(values) + 2 * width - first) / (_VIOLIN_POINTS - 1)
-    places = [first + step * number for number in range(_VIOLIN_POINTS)]
-    dense = [
-        sum(math.exp(-(((place - value) / width) ** 2) / 2) for value in values) for place in places
-    ]
-    outline = [(place, each / max(dense)) for place, each in zip(places, dense, strict=True)]
-    return Row(look, middle, (low, high), values, violin=outline)
+def quartiles_of(look: Look, spread: Quartiles, expected: float | None = None) -> Row:
+    """Median and quartiles."""
+    return Row(look, spread.median, (spread.quartile_1, spread.quartile_3), expected=expected)

@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from pathlib import Path
 from string import Template
 
 from advreg.lab.drawing import PictureError, check_drawable
-from advreg.lab.report.pictures.figures import Figure, Level, Lines, Look, Row, Rows, Series
+from advreg.lab.report.pictures.figures import Figure, Lines, Look, Row, Rows, Series
 
 WIDTH = 380
 STYLE = Template("""
@@ -22,7 +23,6 @@ STYLE = Template("""
 .chart .head { font-size: 13px; font-weight: 600; }
 .chart .muted { fill: $muted; }
 .chart .grid { stroke: $line; }
-.chart .axis { stroke: $muted; }
 .chart .mark { stroke: $text; stroke-width: 2; }
 .chart .dot { fill: $text; opacity: 0.55; }
 .chart .line { stroke: currentColor; stroke-width: 2; fill: none; }
@@ -31,10 +31,10 @@ STYLE = Template("""
 """)
 _LIGHT = {"text": "#16191d", "muted": "#59626d", "line": "#dfe3e8", "surface": "#ffffff"}
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 370.0, 22.0, 200.0  # of the plot of lines
-_LEGEND_LINE, _SHORT_LABEL = 17, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 358.0, 22.0, 200.0  # of the plot of lines
+_BELOW = 46  # of an axis: its texts and its title
 _FEW_POINTS, _LETTER = 12, 6.4  # points that get a dot, typical width of a letter
-_ROW, _VIOLIN_ROW = 38, 58
+_LEGEND_LINE, _ROW = 17, 38
 _COLUMNS = 3  # of figures in a file
 
 Point = tuple[float, float]
@@ -43,11 +43,7 @@ Point = tuple[float, float]
 def drawing(figure: Figure) -> str:
     """A figure without its title, as an element for a page."""
     parts, height = _drawn(figure)
-    values = (
-        [f"{row.look.label} {short(row.value)}" for row in figure.rows]
-        if isinstance(figure, Rows)
-        else [f"{each.look.label} ends at {short(each.y[-1])}" for each in figure.series]
-    )
+    values = [f"{mark.look.label} {short(mark.value)}" for mark in figure.marks]
     spoken = f"{figure.title}. {figure.x}. {', '.join(values)}."
     return element("svg", *parts, class_="chart", role="img", aria_label=spoken, **_size(1, height))
 
@@ -58,21 +54,30 @@ def save(figures: Sequence[Figure], path: Path, title: str = "", columns: int = 
     if not figures:
         raise PictureError("picture has nothing to show: no finished run has values for it")
     columns = min(len(figures), columns)
-    parts, top = [words(title, 12, 18, "head")], 28.0 if title else 0.0
+    parts, top = [words(title, 8, 18, "head")], 28.0 if title else 0.0
     for start in range(0, len(figures), columns):
-        row = [(figure, *_drawn(figure)) for figure in figures[start : start + columns]]
-        for place, (figure, drawn, _) in enumerate(row):
-            head = words(figure.title, 12, 16, "head")
-            body = element("g", *drawn, transform="translate(0 24)")
-            where = f"translate({place * WIDTH} {top:.0f})"
-            parts.append(element("g", head, body, transform=where))
-        top += max(height for *_, height in row) + 40
+        row, height = _side_by_side(figures[start : start + columns], top)
+        parts += row
+        top += height
     style = element("style", STYLE.substitute(_LIGHT))
     back = element("rect", width="100%", height="100%", fill=_LIGHT["surface"])
     space, size = "http://www.w3.org/2000/svg", _size(columns, top)
     whole = element("svg", style, back, *parts, xmlns=space, class_="chart", **size)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{whole}\n", encoding="utf-8")
+
+
+def _side_by_side(figures: Sequence[Figure], top: float) -> tuple[list[str], float]:
+    """Figures under their titles, and their height."""
+    parts, heights = [], []
+    for place, figure in enumerate(figures):
+        drawn, height = _drawn(figure)
+        head = words(figure.title, 8, 16, "head")
+        body = element("g", *drawn, transform="translate(0 24)")
+        where = f"translate({place * WIDTH} {top:.0f})"
+        parts.append(element("g", head, body, transform=where))
+        heights.append(height)
+    return parts, max(heights) + 40
 
 
 def _size(columns: int, height: float) -> dict[str, str | float]:
@@ -151,17 +156,17 @@ class Axis:
     end: float
 
     @classmethod
-    def of(cls, values: Sequence[float], zero: bool, start: float, end: float) -> Axis:
+    def of(cls, values: Sequence[float], start: float, end: float, zero: bool = False) -> Axis:
         """An axis that holds the values with some room; from 0 if asked for."""
-        low, high = min(values, default=0.0), max(values, default=0.0)
+        low, high = min(values), max(values)
         low = min(0.0, low) if zero else low
         span = high - low if high - low > 1e-9 * abs(high) else abs(high) or 1.0
-        return cls(0.0 if zero and low == 0 else low - 0.06 * span, high + 0.06 * span, start, end)
+        return cls(low if zero else low - 0.06 * span, high + 0.06 * span, start, end)
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
-        return self.start + share * (self.end - self.start)
+        """The place of a value; beyond the ends of the axis, its end."""
+        share = (value - self.low) / (self.high - self.low)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self) -> dict[float, str]:
         """About five round values, in steps of 1, 2 or 5 times a power of ten.
@@ -170,8 +175,6 @@ class Axis:
             >>> list(Axis(0.0, 1.0, 0.0, 1.0).ticks().values())
             ['0', '0.2', '0.4', '0.6', '0.8', '1']
         """
-        if self.high <= self.low:
-            return {self.low: short(self.low)}
         least = 0.16 * (self.high - self.low)
         power = 10.0 ** math.floor(math.log10(least))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
@@ -180,167 +183,110 @@ class Axis:
         return {value: f"{value:.6g}".replace("-", "−") for value in values}
 
 
+def _upright(
+    x: Axis, texts: Mapping[float, str], top: float, bottom: float, title: str
+) -> Iterator[str]:
+    """Upright grid lines, with the texts and the title of the axis below; crowded texts are on
+    two lines.
+    """
+    crowded = _LETTER * sum(map(len, texts.values())) > 0.8 * (x.end - x.start)
+    for number, (value, text) in enumerate(texts.items()):
+        line = 29 if crowded and number % 2 else 16
+        yield path_of("grid", [(x(value), top), (x(value), bottom)])
+        yield words(text, x(value), bottom + line, "muted", "middle")
+    yield words(title, WIDTH / 2, bottom + _BELOW, "muted", "middle")
+
+
 # ---- lines
 
 
 def _lines(figure: Lines) -> tuple[list[str], float]:
-    x, y = _axes(figure)
-    parts = [words(figure.y, 0, 12, "muted")]
-    for mark, text in y.ticks().items():
-        parts.append(path_of("grid", [(_LEFT, y(mark)), (_RIGHT, y(mark))]))
-        parts.append(words(text, _LEFT - 7, y(mark) + 4, "muted", "end"))
-    parts += _below(figure, x)
-    parts += [_level(level, y) for level in figure.levels]
-    parts += [_series(each, figure, x, y) for each in figure.series]
-    legend, height = _legend(figure)
-    return [*parts, *legend], height
+    x, y = _places(figure), _values(figure)
+    ticks = {float(place): text for place, text in enumerate(figure.ticks)} or x.ticks()
+    parts = [words(figure.y, 8, 12, "muted"), *_upright(x, ticks, _TOP, _BOTTOM, figure.x)]
+    for value, text in y.ticks().items():
+        parts.append(path_of("grid", [(_LEFT, y(value)), (_RIGHT, y(value))]))
+        parts.append(words(text, _LEFT - 7, y(value) + 4, "muted", "end"))
+    parts += [_series(each, x, y) for each in figure.marks]
+    top = _BOTTOM + _BELOW + 24
+    for number, each in enumerate(figure.marks):
+        parts += _legend(each, top + number * _LEGEND_LINE)
+    return parts, top + len(figure.marks) * _LEGEND_LINE
 
 
-def _axes(figure: Lines) -> tuple[Axis, Axis]:
-    """Both axes; a word has its place even where no run has a result."""
-    places = [place for each in figure.series for place in each.x]
-    places = [0.0, len(figure.ticks) - 1.0] if figure.ticks else places
-    values = [value for each in figure.series for value in (*each.y, *each.low, *each.high)]
-    for level in figure.levels:
-        values += [level.y - level.reach, level.y + level.reach]
-    inset = 18 if figure.ticks else 0
-    x = Axis(min(places), max(places), _LEFT + inset, _RIGHT - inset)
-    return x, Axis.of(values, figure.zero, _BOTTOM, _TOP)
+def _places(figure: Lines) -> Axis:
+    """The axis of places; a word has its place even where no run has a result."""
+    words_at = list(map(float, range(len(figure.ticks))))
+    return Axis.of(words_at or list(chain(*(each.x for each in figure.marks))), _LEFT, _RIGHT)
 
 
-def _below(figure: Lines, x: Axis) -> Iterator[str]:
-    """The axis of places, its texts and its title; crowded texts are on two lines."""
-    shown: Mapping[float, str] = dict(enumerate(figure.ticks)) or x.ticks()
-    room = (_RIGHT - _LEFT) / len(shown)
-    down = 13 if any(_LETTER * len(text) > room for text in shown.values()) else 0
-    yield path_of("axis", [(_LEFT, _BOTTOM), (_RIGHT, _BOTTOM)])
-    for number, (place, text) in enumerate(shown.items()):
-        yield path_of("axis", [(x(place), _BOTTOM), (x(place), _BOTTOM + 4)])
-        yield words(text, x(place), _BOTTOM + 17 + down * (number % 2), "muted", "middle")
-    yield words(figure.x, (_LEFT + _RIGHT) / 2, _BOTTOM + 34 + down, "muted", "middle")
+def _values(figure: Lines) -> Axis:
+    values = chain(*((*each.y, *each.low, *each.high) for each in figure.marks))
+    return Axis.of(list(values), _BOTTOM, _TOP, figure.zero)
 
 
-def _level(level: Level, y: Axis) -> str:
-    below, middle, above = y(level.y - level.reach), y(level.y), y(level.y + level.reach)
-    edge = [(_LEFT, below), (_LEFT, above), (_RIGHT, above), (_RIGHT, below)]
-    line = [(_LEFT, middle), (_RIGHT, middle)]
-    return ink(
-        level.look,
-        path_of("area", edge),
-        path_of("line", line, stroke_dasharray=level.look.dash),
-    )
-
-
-def _series(each: Series, figure: Lines, x: Axis, y: Axis) -> str:
-    def points(values: Sequence[float]) -> list[Point]:
-        return [(x(place), y(value)) for place, value in zip(each.x, values, strict=True)]
-
-    line, parts = points(each.y), list[str]()
-    if each.low and figure.reach == "band":
-        parts.append(path_of("area", [*points(each.low), *reversed(points(each.high))]))
-    elif each.low:
-        ends = zip(points(each.low), points(each.high), strict=True)
-        parts += [path_of("line", whisker(*pair)) for pair in ends]
-    if figure.steps:
-        line = [(at, top) for (_, top), (at, _) in zip([line[0], *line], line, strict=False)]
-        corners = zip(line, points(each.y), strict=True)
-        line = [corner for pair in corners for corner in pair]
-        parts.append(path_of("area", [*line, (line[-1][0], _BOTTOM), (line[0][0], _BOTTOM)]))
-    parts.append(path_of("line", line, stroke_dasharray=each.look.dash))
-    if len(line) <= _FEW_POINTS:
-        dots = zip(line, each.y, strict=False)
-        parts += [circle(*at, 4.0, "fill", f"{each.look.label}: {short(v)}") for at, v in dots]
+def _series(each: Series, x: Axis, y: Axis) -> str:
+    """A line with its band, and dots if it is short; dashed ones are only to compare with."""
+    line = _points(x, y, each.x, each.y)
+    parts = [path_of("line", line, stroke_dasharray=each.look.dash)]
+    if each.low:
+        below, above = (_points(x, y, each.x, values) for values in (each.low, each.high))
+        parts.append(path_of("area", [*below, *reversed(above)]))
+    if len(line) <= _FEW_POINTS and not each.look.dash:
+        dots = zip(line, each.y, strict=True)
+        parts += [circle(*at, 4.0, "fill", short(value)) for at, value in dots]
     return ink(each.look, *parts)
 
 
-def whisker(low: Point, high: Point) -> list[Point]:
-    """An upright line with short ends."""
-    (at, bottom), (_, top) = low, high
-    ends = [(at - 4, bottom), (at + 4, bottom), (at, bottom)]
-    return [*ends, (at, top), (at - 4, top), (at + 4, top)]
+def _points(x: Axis, y: Axis, places: Sequence[float], values: Sequence[float]) -> list[Point]:
+    return [(x(place), y(value)) for place, value in zip(places, values, strict=True)]
 
 
-def _legend(figure: Lines) -> tuple[list[str], float]:
-    """Each label with its last value, and where the legend ends."""
-    entries = [(each.look, each.y[-1]) for each in figure.series]
-    entries += [(level.look, level.y) for level in figure.levels]
-    columns = 2 if all(len(look.label) <= _SHORT_LABEL for look, _ in entries) else 1
-    top, parts = _BOTTOM + 66, []
-    for number, (look, last) in enumerate(entries):
-        left = 6.0 + number % columns * WIDTH / columns
-        top = _BOTTOM + 66 + number // columns * _LEGEND_LINE
-        key = path_of("line", [(left, top - 4), (left + 20, top - 4)], stroke_dasharray=look.dash)
-        value = "" if figure.steps else f" {short(last)}"
-        parts += [ink(look, key), words(f"{look.label}{value}", left + 26, top)]
-    return parts, top + 8
+def _legend(each: Series, top: float) -> Iterator[str]:
+    """A label with its last value."""
+    key = [(8.0, top - 4), (26.0, top - 4)]
+    yield ink(each.look, path_of("line", key, stroke_dasharray=each.look.dash))
+    yield words(f"{each.look.label} {short(each.value)}", 32, top)
 
 
 # ---- rows
 
 
 def _rows(figure: Rows) -> tuple[list[str], float]:
-    tall = _VIOLIN_ROW if any(row.violin for row in figure.rows) else _ROW
-    floor = tall * len(figure.rows) + 6.0
+    bottom = _ROW * len(figure.marks) + 6.0
     x = _row_axis(figure)
-    parts = [words(figure.x, WIDTH / 2, floor + 34, "muted", "middle")]
-    for mark, text in x.ticks().items():
-        parts.append(path_of("grid", [(x(mark), 4.0), (x(mark), floor)]))
-        parts.append(words(text, x(mark), floor + 16, "muted", "middle"))
-    for number, row in enumerate(figure.rows):
-        parts += _row(row, figure.bars, x, number * tall + 14.0, tall / 2 - 8)
-    if figure.base is not None:
-        line = [(x(figure.base), 4.0), (x(figure.base), floor)]
-        parts.append(path_of("axis", line, stroke_dasharray="3 3"))
-    return parts, floor + 42
+    parts = [*_upright(x, x.ticks(), 4.0, bottom, figure.x)]
+    for number, row in enumerate(figure.marks):
+        parts += _row(row, x, number * _ROW + 14.0, figure.zero)
+    return parts, bottom + _BELOW + 8
 
 
 def _row_axis(figure: Rows) -> Axis:
-    """An axis for all values; intervals that are far wider are cut."""
-    values = [] if figure.base is None else [figure.base]
-    for row in figure.rows:
-        values += [row.value, *row.dots, *(at for at, _ in row.violin)]
-        values += [] if row.mark is None else [row.mark]
+    """An axis for all values; it cuts intervals that are far wider."""
+    values = list(chain(*(row.values for row in figure.marks)))
     low, high = min(values), max(values)
     room = 1.2 * (high - low) or math.inf
-    intervals = [row.interval for row in figure.rows if row.interval is not None]
-    values += [max(low - room, end) for end, _ in intervals]
-    values += [min(high + room, end) for _, end in intervals]
-    return Axis.of(values, figure.bars, 14, WIDTH - 14)
+    ends = chain(*(row.interval or () for row in figure.marks))
+    values += [min(max(end, low - room), high + room) for end in ends]
+    return Axis.of(values, 14, WIDTH - 14, figure.zero)
 
 
-def _row(row: Row, bars: bool, x: Axis, top: float, half: float) -> Iterator[str]:
-    """A label with its value, and below them the bar or dot."""
-    middle = top + half
-    told = "" if row.interval is None else f" [{', '.join(map(short, row.interval))}]"
+def _row(row: Row, x: Axis, top: float, bar: bool) -> Iterator[str]:
+    """A label with its value, and below them the dots."""
+    middle, told, shapes = top + 11, "", list[str]()
+    if bar:
+        width = x(row.value) - x.start
+        shapes.append(
+            element("rect", x=x.start, y=middle - 5, width=width, height=10, class_="area")
+        )
+    if row.interval is not None:
+        told = f" [{', '.join(map(short, row.interval))}]"
+        shapes.append(path_of("line", [(x(end), middle) for end in row.interval]))
+    if row.expected is not None:
+        at = x(row.expected)
+        shapes.append(path_of("mark", [(at, middle - 9), (at, middle + 9)]))
+    shapes.append(circle(x(row.value), middle, 5.5, "fill", short(row.value)))
     yield words(row.look.label, 8, top - 1)
     yield words(f"{short(row.value)}{told}", WIDTH - 8, top - 1, "muted", "end")
-    if bars:
-        yield ink(row.look, path_of("fill", mirrored(middle, [(x(0.0), 5), (x(row.value), 5)])))
-    if row.violin:
-        heights = [(x(at), half * 0.9 * dense) for at, dense in row.violin]
-        yield ink(row.look, path_of("area", mirrored(middle, heights)))
-    if row.interval is not None:
-        line = path_of("mark" if bars else "line", cut(x, middle, *row.interval), fill="none")
-        yield line if bars else ink(row.look, line)
+    yield ink(row.look, *shapes)
     yield from (circle(x(dot), middle, 2.5, "dot", short(dot)) for dot in row.dots)
-    if row.mark is not None:
-        yield path_of("mark", [(x(row.mark), middle - 9), (x(row.mark), middle + 9)])
-    if not bars:
-        yield ink(row.look, circle(x(row.value), middle, 5.5, "fill", short(row.value)))
-
-
-def mirrored(middle: float, heights: Sequence[Point]) -> list[Point]:
-    """The outline of a shape that reaches as far above the middle as below."""
-    upper = [(at, middle - height) for at, height in heights]
-    return [*upper, *((at, 2 * middle - top) for at, top in reversed(upper))]
-
-
-def cut(x: Axis, middle: float, low: float, high: float) -> list[Point]:
-    """A line from end to end; with an arrow where the axis cuts it."""
-    start, end = (x(max(low, x.low)), middle), (x(min(high, x.high)), middle)
-    before = [(start[0] + 6, middle + side) for side in (-5, 5)] if low < x.low else []
-    after = [(end[0] - 6, middle + side) for side in (-5, 5)] if high > x.high else []
-    return [
-        *([before[0], start, before[1]] if before else []), start, end,
-        *([after[0], end, after[1]] if after else []),
-    ]  # fmt: skip

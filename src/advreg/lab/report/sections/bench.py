@@ -7,15 +7,15 @@ from pathlib import Path
 
 from advreg.lab.report.labels import NOTHING, bytes_text
 from advreg.lab.report.page.parts import Part, Section
-from advreg.lab.report.pictures.figures import Row as FigureRow
-from advreg.lab.report.pictures.figures import Rows, looks
+from advreg.lab.report.pictures.figures import Rows, looks, quartiles_of
 from advreg.lab.report.pictures.svg import save
 from advreg.lab.report.tables import Table
 from advreg.records.bench import STANDARD, BenchRecord, Panel, Row, Spread, WholeRun
 
-STEPS_HEADER = ("method", "ms", "×", "passes", "memory", "cache")
-WHOLE_HEADER = ("method", "refreshes", "× Standard", "× SMART")
-STEPS_CAPTION = (
+_STEPS_HEADER = ("method", "ms", "×", "passes", "memory", "cache")
+_WHOLE_HEADER = ("method", "refreshes", "× Standard", "× SMART")
+_AXIS = "time of a step, × Standard"
+_STEPS_CAPTION = (
     "ms: median over rounds; ×: relative to Standard (a trainer: to the stock one), within rounds, "
     "with quartiles; "
     "passes: forward/backward (what they cost by arithmetic)"
@@ -27,7 +27,7 @@ def bench_section(records: Sequence[BenchRecord]) -> Section:
     parts: list[Part] = []
     for record in records:
         for panel in record.panels:
-            parts += _panel_parts(record, panel)
+            parts += [*panel_tables(record, panel), *_bars(panel, bench_title(record, panel))]
     intro = (
         "Time of a step, in rounds in which every method takes its turn. Bars are medians over "
         "rounds, lines on them quartiles; upright marks are the cost of the passes by arithmetic."
@@ -35,14 +35,16 @@ def bench_section(records: Sequence[BenchRecord]) -> Section:
     return Section("bench", "Bench", intro, parts)
 
 
-def _panel_parts(record: BenchRecord, panel: Panel) -> list[Part]:
+def panel_tables(record: BenchRecord, panel: Panel) -> list[Table]:
+    """What a step costs, and what a whole run costs."""
     about = bench_title(record, panel)
-    steps = [step_cells(row) for row in panel.rows]
-    parts: list[Part] = [Table(f"{about}. {STEPS_CAPTION}.", STEPS_HEADER, steps)]
+    tables = [
+        Table(f"{about}. {_STEPS_CAPTION}.", _STEPS_HEADER, list(map(_step_cells, panel.rows)))
+    ]
     if panel.whole:
         caption = f"{about}: a whole run of {record.settings.get('epochs')} epochs."
-        parts.append(Table(caption, WHOLE_HEADER, list(map(whole_cells, panel.whole))))
-    return [*parts, *_bars(panel, about)]
+        tables.append(Table(caption, _WHOLE_HEADER, list(map(_whole_cells, panel.whole))))
+    return tables
 
 
 def draw_benches(records: Sequence[BenchRecord], path: Path) -> None:
@@ -57,20 +59,10 @@ def draw_benches(records: Sequence[BenchRecord], path: Path) -> None:
 
 def _bars(panel: Panel, about: str) -> list[Rows]:
     shown = [row for row in panel.rows if row.against == STANDARD and row.phase != "sweep"]
-    methods = {row.name: row.method for row in shown if row.ratio is not None}
-    look = looks({name: name for name in methods}, methods)
-    bars = [
-        FigureRow(
-            look[row.name],
-            row.ratio.median,
-            (row.ratio.quartile_1, row.ratio.quartile_3),
-            mark=row.arithmetic,
-        )
-        for row in shown
-        if row.ratio is not None
-    ]
-    axis = "time of a step, × Standard"
-    return [Rows(title=about, x=axis, rows=bars, bars=True, base=1.0)] if bars else []
+    look = looks({row.name: row.name for row in shown}, {row.name: row.method for row in shown})
+    timed = [(row, row.ratio) for row in shown if row.ratio is not None]
+    bars = [quartiles_of(look[row.name], ratio, row.arithmetic) for row, ratio in timed]
+    return [Rows(title=about, x=_AXIS, marks=bars, zero=True)] if bars else []
 
 
 def bench_title(record: BenchRecord, panel: Panel) -> str:
@@ -82,7 +74,7 @@ def bench_title(record: BenchRecord, panel: Panel) -> str:
     return f"{about}, {record.hardware.get('device')}"
 
 
-def step_cells(row: Row) -> list[str]:
+def _step_cells(row: Row) -> list[str]:
     """A row of the table of steps."""
     ratio = _spread(row.ratio) if row.error is None else row.error
     time = NOTHING if row.time is None else f"{row.time.median:.1f}"
@@ -90,7 +82,7 @@ def step_cells(row: Row) -> list[str]:
     return [row.name, time, ratio, _passes(row), *memory]
 
 
-def whole_cells(run: WholeRun) -> list[str]:
+def _whole_cells(run: WholeRun) -> list[str]:
     """A row of the table of whole runs."""
     refreshes = str(run.refreshes) if run.refreshes else NOTHING
     return [run.name, refreshes, _spread(run.to_standard), _spread(run.to_smart)]

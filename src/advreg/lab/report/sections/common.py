@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from advreg.lab.report.compare import Results
 from advreg.lab.report.curves import Measure, curve, shared_axis
 from advreg.lab.report.labels import method_name, value_text
-from advreg.lab.report.pictures.figures import Level, Lines, Look, looks, series_of
+from advreg.lab.report.pictures.figures import Lines, Look, looks, series_of
 from advreg.lab.report.score_tables import task_title
 
 
@@ -33,13 +31,7 @@ def titled(found: Results, task: str, title: str) -> str:
 
 
 def lines_of(
-    found: Results,
-    task: str,
-    title: str,
-    unit: str,
-    measure: Measure | Mapping[str, Measure],
-    levels: Sequence[Level] = (),
-    zero: bool = False,
+    found: Results, task: str, title: str, unit: str, measure: Measure, zero: bool = False
 ) -> list[Lines]:
     """A figure of values that were logged over training on a task, if there are any.
 
@@ -48,18 +40,12 @@ def lines_of(
         task: its name.
         title: of the figure.
         unit: of the values.
-        measure: the value to take from a log line, for all labels or by label.
-        levels: lines to compare with.
+        measure: the value to take from a log line.
         zero: whether the axis of values begins at 0.
     """
     shown, groups = looks_of(found, task), found.contest.on(task)
     axis = shared_axis(record for group in groups for record in group.records)
-    series = []
-    for group in groups:
-        mine = measure if callable(measure) else measure[group.label]
-        each = curve(group.label, group.records, axis, mine)
-        if each is not None and len(each.places) > 1:
-            series.append(series_of(shown[group.label], each))
-    title = titled(found, task, title)
-    figure = Lines(title=title, x=axis, y=unit, series=series, levels=levels, zero=zero)
+    curves = [(group.label, curve(group.records, axis, measure)) for group in groups]
+    series = [series_of(shown[label], each) for label, each in curves if len(each.places) > 1]
+    figure = Lines(title=titled(found, task, title), x=axis, y=unit, marks=series, zero=zero)
     return [figure] if series else []

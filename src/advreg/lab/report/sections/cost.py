@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from advreg.lab.report.compare import Cost, Results
 from advreg.lab.report.gather import Run
-from advreg.lab.report.labels import NOTHING, bytes_text, duration, method_name, number_text
+from advreg.lab.report.labels import bytes_text, duration, method_name, number_text
 from advreg.lab.report.page.parts import Part
 from advreg.lab.report.pictures.figures import Row, Rows
 from advreg.lab.report.score_tables import cost_table
 from advreg.lab.report.sections.common import looks_of
+from advreg.lab.report.statistics import mean_of
 from advreg.lab.report.tables import Table
 from advreg.records.compare import wall_seconds
 
@@ -27,38 +28,31 @@ _CAPTION = (
 
 def cost_parts(found: Results) -> list[Part]:
     """The cost of each label, with its tuning where there was any."""
-    rows = [
-        _row(cost, runs) for cost in found.costs if (runs := found.contest.labelled(cost.method))
-    ]
+    known = [cost for cost in found.costs if cost.seconds is not None]
+    rows = [_row(cost, found.contest.labelled(cost.method)) for cost in known]
     parts: list[Part] = [Table(_CAPTION, _HEADER, rows), *_figure(found)]
     if any(cost.candidates for cost in found.costs):
         parts.append(cost_table(found))
     return parts
 
 
-def _row(cost: Cost, runs: list[Run]) -> list[str]:
-    outcomes = [run.record.outcome for run in runs]
-    step = _mean([outcome.timing.get("seconds_per_step") for outcome in outcomes])
+def _row(cost: Cost, runs: Sequence[Run]) -> list[str]:
+    step = mean_of(run.record.outcome.timing.get("seconds_per_step") for run in runs)
     return [
         method_name(cost.method),
-        number_text(_mean([outcome.passes.get("forward") for outcome in outcomes]), 2),
-        number_text(_mean([outcome.passes.get("backward") for outcome in outcomes]), 2),
+        _passes(runs, "forward"),
+        _passes(runs, "backward"),
         number_text(None if step is None else 1000 * step, 1),
         number_text(cost.relative, 2),
-        NOTHING if cost.seconds is None else duration(cost.seconds),
+        duration(cost.seconds or 0.0),
         duration(statistics.fmean(wall_seconds(run.record) for run in runs)),
-        bytes_text(_most([outcome.cache_bytes for outcome in outcomes])),
-        bytes_text(_most([run.health.peak_bytes if run.health else None for run in runs])),
+        bytes_text(max(run.record.outcome.cache_bytes or 0 for run in runs)),
+        bytes_text(max(run.peak_bytes for run in runs)),
     ]
 
 
-def _most(counts: Sequence[int | None]) -> int:
-    return max(count or 0 for count in counts)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _passes(runs: Sequence[Run], kind: str) -> str:
+    return number_text(mean_of(run.record.outcome.passes.get(kind) for run in runs), 2)
 
 
 def _figure(found: Results) -> list[Rows]:
@@ -68,5 +62,4 @@ def _figure(found: Results) -> list[Rows]:
         for cost in found.costs
         if cost.relative is not None
     ]
-    figure = Rows(title="Time of training", x="× Standard", rows=rows, bars=True, base=1.0)
-    return [figure] if rows else []
+    return [Rows(title="Time of training", x="× Standard", marks=rows, zero=True)] if rows else []

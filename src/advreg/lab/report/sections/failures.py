@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from advreg.lab.report.gather import Gathered, Run, short_names
+from advreg.lab.report.gather import Gathered, Run
 from advreg.lab.report.labels import NOTHING, duration, method_name, metric_text
 from advreg.lab.report.page.parts import Folded, Section
 from advreg.lab.report.tables import Table
@@ -15,29 +15,23 @@ from advreg.records.study import StudiedRun
 
 def failure_section(found: Gathered) -> Section:
     """Runs that failed or did not end, and files that cannot be read."""
-    failed = [run for run in found.runs if run.record.outcome.status == "failed"]
-    rows = [[run.name, _kind(run), "failed", run.record.outcome.error or ""] for run in failed]
-    rows += _unrecorded(found, {run.folder for run in failed})
-    for waiting in found.unfinished:
-        rows.append([waiting.name, "run", "unfinished", "still running, or stopped"])
-    for each in found.unreadable:
-        rows.append([each.name, "file", "unreadable", each.reason])
-    table = Table("Runs without a result, and why.", ["run", "kind", "status", "reason"], rows)
+    rows = [[name, "failed", error] for name, error in _failed(found).items()]
+    rows += [[each.name, "unfinished", "still running, or stopped"] for each in found.unfinished]
+    rows += [[each.name, "unreadable", each.reason] for each in found.unreadable]
+    table = Table("Runs without a result, and why.", ["run", "status", "reason"], rows)
     return Section("failed", "Failed and unfinished", "", [table] if rows else [])
 
 
-def _kind(run: Run) -> str:
-    return "tuning" if run.is_tuning else "run"
+def _failed(found: Gathered) -> dict[str, str]:
+    """The errors of failed runs, by name; those of a run's own record first."""
+    failed = [run for run in found.runs if run.record.outcome.status == "failed"]
+    errors = {run.name: run.record.outcome.error or "" for run in failed}
+    for folder, error in _named_failures(found):
+        errors.setdefault(found.name_of(folder), error)
+    return errors
 
 
-def _unrecorded(found: Gathered, recorded: Container[Path]) -> list[list[str]]:
-    """The failed runs of comparisons and studies that have no record."""
-    errors = {folder: error for folder, error in _errors(found) if folder not in recorded}
-    names = short_names(errors)
-    return [[names[folder], "run", "failed", error] for folder, error in errors.items()]
-
-
-def _errors(found: Gathered) -> Iterator[tuple[Path, str]]:
+def _named_failures(found: Gathered) -> Iterator[tuple[Path, str]]:
     """The failed runs that comparisons and studies name."""
     made: list[tuple[Path, ComparedRun | StudiedRun]] = []
     for folder, compared in found.comparisons.items():

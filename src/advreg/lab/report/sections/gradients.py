@@ -5,7 +5,8 @@ variance".
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from advreg.lab.report.compare import Results, Runs
@@ -17,14 +18,14 @@ from advreg.lab.report.pictures.svg import save
 from advreg.lab.report.sections.common import looks_of, titled
 from advreg.records.run import RunRecord
 
-_TITLES = ("gradient norm", "variance of the gradient norm")
+_TITLES = ("gradient norm", "norm variance")
 
 
 def gradient_parts(found: Results, task: str) -> list[Part]:
     """Both figures for a task."""
     runs = {group.label: group.records for group in found.contest.on(task)}
-    norm, variance = (titled(found, task, text) for text in _TITLES)
-    return [*_figures(runs, looks_of(found, task), (norm, variance))]
+    titles = [titled(found, task, text) for text in _TITLES]
+    return [*_figures(runs, looks_of(found, task), titles)]
 
 
 def draw_norms(runs: Runs, path: Path, titles: Mapping[str, str], settled: bool = False) -> None:
@@ -36,49 +37,33 @@ def draw_norms(runs: Runs, path: Path, titles: Mapping[str, str], settled: bool 
         titles: of the tasks.
         settled: whether variances leave out the warm-up.
     """
+    by_task: dict[str, dict[str, list[RunRecord]]] = {}
+    for (task, method, _), run in runs.items():
+        by_task.setdefault(task, {}).setdefault(method, []).append(run)
     figures: list[Figure] = []
-    for task in dict.fromkeys(key[0] for key in runs):
-        by_method: dict[str, list[RunRecord]] = {}
-        for (name, method, _), run in runs.items():
-            if name == task:
-                by_method.setdefault(method, []).append(run)
+    for task, by_method in by_task.items():
         shown = looks({method: method_name(method) for method in by_method})
-        title = titles.get(task, task)
-        norm, variance = (f"{title}: {text}" for text in _TITLES)
-        figures += _figures(by_method, shown, (norm, variance), settled)
+        told = [f"{titles.get(task, task)}: {text}" for text in _TITLES]
+        figures += _figures(by_method, shown, told, settled)
     save(figures, path, columns=len(_TITLES))
 
 
 def _figures(
     runs: Mapping[str, list[RunRecord]],
     shown: Mapping[str, Look],
-    titles: tuple[str, str],
+    titles: list[str],
     settled: bool = False,
-) -> Iterator[Figure]:
+) -> list[Figure]:
     """The curves of each label with their range over seeds, and the variances of the seeds."""
-    axis = shared_axis(run for mine in runs.values() for run in mine)
-    found = {label: curve(label, mine, axis, settled=settled) for label, mine in runs.items()}
-    curves = {label: each for label, each in found.items() if each is not None and each.places}
-    yield from _curves(curves, shown, titles[0], axis)
-    yield from _variances(curves, shown, titles[1], settled)
+    axis = shared_axis(list(chain(*runs.values())))
+    curves = {shown[label]: curve(mine, axis, settled=settled) for label, mine in runs.items()}
+    series = [series_of(look, each) for look, each in curves.items() if each.places]
+    rows = [_variance(look, each) for look, each in curves.items() if each.variances]
+    when = "after warm-up" if settled else "over training"
+    norms = Lines(title=titles[0], x=axis, y="norm", marks=series, zero=True)
+    variances = Rows(title=titles[1], x=f"variance {when}; dots: seeds", marks=rows, zero=True)
+    return [*([norms] if series else []), *([variances] if rows else [])]
 
 
-def _curves(
-    curves: Mapping[str, Curve], shown: Mapping[str, Look], title: str, axis: str
-) -> Iterator[Lines]:
-    series = [series_of(shown[label], each) for label, each in curves.items()]
-    if series:
-        yield Lines(title=title, x=axis, y="norm", series=series, zero=True)
-
-
-def _variances(
-    curves: Mapping[str, Curve], shown: Mapping[str, Look], title: str, settled: bool
-) -> Iterator[Rows]:
-    rows = [
-        Row(shown[label], statistics.fmean(each.variances), dots=each.variances)
-        for label, each in curves.items()
-        if each.variances
-    ]
-    if rows:
-        when = f"variance {'after warm-up' if settled else 'over training'}; dots: seeds"
-        yield Rows(title=title, x=when, rows=rows, bars=True)
+def _variance(look: Look, found: Curve) -> Row:
+    return Row(look, statistics.fmean(found.variances), dots=found.variances)

@@ -13,17 +13,16 @@ from advreg.lab.report.sections.common import looks_of
 def score_parts(found: Results) -> list[Part]:
     """The scores of a contest."""
     first, *others = score_tables(found)
-    if found.contest.has_variants:  # differences from one of many variants say little
-        others = [table for table in others if " minus " not in table.caption]
+    figures = [_figure(found, task) for task in found.tasks]
     parts: list[Part] = [first]
-    for task in found.tasks:
-        parts += _figure(found, task)
-    remarks = list(found.contest.notes)
-    return [*parts, *others, *([Bullets("Notes", remarks)] if remarks else [])]
+    parts += [figure for figure in figures if any(len(row.dots) > 1 for row in figure.marks)]
+    parts += others
+    notes = found.contest.notes
+    return [*parts, Bullets("Notes", notes)] if notes else parts
 
 
-def _figure(found: Results, task: str) -> list[Rows]:
-    """Means with intervals and seeds; none where every method has a single run."""
+def _figure(found: Results, task: str) -> Rows:
+    """Means with intervals and seeds."""
     shown, rows = looks_of(found, task), []
     for group in found.contest.on(task):
         spread = found.cells[task, group.label].main
@@ -32,5 +31,4 @@ def _figure(found: Results, task: str) -> list[Rows]:
             rows.append(row_of(shown[group.label], scores, spread))
     about = found.contest.task(task)
     axis = f"{score_name(about)} on {about.scored_on}{unit(found, ', percent')}"
-    figure = Rows(title=task_title(found, task), x=axis, rows=rows)
-    return [figure] if any(len(row.dots) > 1 for row in rows) else []
+    return Rows(title=task_title(found, task), x=axis, marks=rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.compare import Results
 from advreg.lab.report.gains import gain_parts
 from advreg.lab.report.groups import STANDARD
@@ -37,47 +37,53 @@ def verdict(contests: Sequence[Results]) -> Section:
 
 
 def _sentences(found: Results) -> Iterator[str]:
-    averaged = [label for label, average in found.averages.items() if average is not None]
+    averaged = _scored(found, None)
     if len(found.tasks) > 1 and len(averaged) > 1:
         yield _sentence(found, None, averaged)
         return
     for task in found.tasks:
-        labels = [method for method in found.methods if found.cells[task, method].main is not None]
-        if len(labels) > 1:
-            yield _sentence(found, task, labels)
+        scored = _scored(found, task)
+        if len(scored) > 1:
+            yield _sentence(found, task, scored)
 
 
-def _sentence(found: Results, task: str | None, labels: Sequence[str]) -> str:
+def _scored(found: Results, task: str | None) -> dict[str, float]:
+    """The mean score of each label on a task, or over all tasks."""
+    spreads = {label: found.score(task, label) for label in found.methods}
+    return {label: spread.mean for label, spread in spreads.items() if spread is not None}
+
+
+def _sentence(found: Results, task: str | None, means: Mapping[str, float]) -> str:
     """The best method against Standard, or against the second best where Standard is missing."""
-    ranked = sorted(labels, key=lambda label: -_mean(found, task, label))
+    scale = found.contest.scale
+    ranked = sorted(means, key=lambda label: means[label], reverse=not scale.lower_is_better)
     plain = [label for label in ranked if found.contest.methods[label] == STANDARD]
     baseline = (plain or ranked[1:])[0]
     best = next(label for label in ranked if label != baseline)
-    where = f"average of {len(found.tasks)} tasks" if task is None else task_title(found, task)
-    return f"{where}: {_outcome(found, task, best, baseline, len(labels) - 1)}."
-
-
-def _mean(found: Results, task: str | None, label: str) -> float:
-    spread = found.averages[label] if task is None else found.cells[task, label].main
-    return spread.mean if spread is not None else -math.inf
-
-
-def _outcome(found: Results, task: str | None, best: str, baseline: str, rivals: int) -> str:
     shown = looks_of(found, task)
-    mine, other = shown[best].label, shown[baseline].label
-    scores = f"{_mean(found, task, best):.1f} against {_mean(found, task, baseline):.1f}"
+    where = f"average of {len(found.tasks)} tasks" if task is None else task_title(found, task)
+    scores = " against ".join(f"{means[label]:.{scale.decimals}f}" for label in (best, baseline))
     spread = found.difference(task, best, baseline)
-    confidence = 1 - 0.05 / rivals
+    names, confidence = (shown[best].label, shown[baseline].label), 1 - 0.05 / (len(means) - 1)
+    outcome = _outcome(names, scores, spread, confidence, scale)
+    return f"{where}: {outcome}."
+
+
+def _outcome(
+    names: tuple[str, str], scores: str, spread: Spread | None, confidence: float, scale: Scale
+) -> str:
+    best, baseline = names
     interval = None if spread is None else spread.shown_interval(confidence)
     if spread is None or interval is None:
-        return f"{mine} against {other}: {scores}; {_too_few(spread)}"
-    difference = f"{difference_text(spread, confidence=confidence)} points"
+        return f"{best} against {baseline}: {scores}; {_too_few(spread)}"
+    difference = f"{difference_text(spread, scale.decimals, confidence=confidence)} points"
     told = f"{difference} ({scores}, {counted(spread.count, 'seed')})"
-    if interval[0] > 0:
-        return f"{mine} is ahead of {other} by {told}"
-    if interval[1] < 0:
-        return f"{other} is ahead of every other method; {mine} minus {other} is {told}"
-    return f"undecided; {mine} minus {other} is {told}"
+    low, high = interval if not scale.lower_is_better else (-interval[1], -interval[0])
+    if low > 0:
+        return f"{best} is ahead of {baseline} by {told}"
+    if high < 0:
+        return f"{baseline} is ahead of every other method; {best} minus {baseline} is {told}"
+    return f"undecided; {best} minus {baseline} is {told}"
 
 
 def _too_few(spread: Spread | None) -> str:
