@@ -88,12 +88,19 @@ def _main_table(record: CompareRecord, found: Results, width: int | None) -> Tab
     mean = f"mean over {len(found.tasks)} tasks, " if task is None else ""
     rate = record.settings.get("alpha", 0.05)
     caption = (
-        f"Gain of each method: method minus {method_name(record.reference)}, in points, {mean}"
+        f"Gain of each method: {_difference(record, found)}, in points, {mean}"
         f"paired by seed{seeds}. Intervals have {100 * (1 - rate):g} % confidence and allow for "
         "added seeds; verdicts are corrected for the number of methods (Holm). Time and forward "
         f"passes are per training and per step; time is over {method_name(record.reference)}'s."
     )
     return Table(caption, columns, [[row[name] for name in columns] for row in rows])
+
+
+def _difference(record: CompareRecord, found: Results) -> str:
+    """What a gain is: positive gains are better, also where a lower score is."""
+    reference = method_name(record.reference)
+    lower = found.contest.scale.lower_is_better
+    return f"{reference} minus method" if lower else f"method minus {reference}"
 
 
 def _methods(record: CompareRecord) -> Iterator[str]:
@@ -188,7 +195,7 @@ def _task_table(record: CompareRecord, found: Results) -> Table:
         if method != record.reference
     ]
     caption = (
-        f"The same on each task: method minus {method_name(record.reference)}, in points. Verdicts "
+        f"The same on each task: {_difference(record, found)}, in points. Verdicts "
         "are over all tasks."
     )
     return Table(caption, ["method", *(task_title(found, task) for task in found.tasks)], rows)
