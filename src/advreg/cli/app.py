@@ -243,9 +243,13 @@ def compare(
         ),
     ] = None,
     controls: Annotated[
-        bool,
-        typer.Option(help="also train Standard longer and with averaged weights"),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--controls/--no-controls",
+            help="also train Standard longer and with averaged weights",
+            show_default="controls",
+        ),
+    ] = None,
     jobs: Jobs = None,
     devices: Devices = None,
     reference: Annotated[

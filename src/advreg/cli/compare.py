@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from advreg.cli.running import RunOptions, tell, undertake, write_tables
-from advreg.lab.kinds.registry import scale_of
+from advreg.cli.running import COMPARE_PAGE, RunOptions, tell, undertake, write_tables
 from advreg.lab.report.compare import read, results
-from advreg.lab.report.labels import NOTHING, counted, method_name, task_name
+from advreg.lab.report.gains import flaws, gain_markdown, gain_tables
+from advreg.lab.report.labels import counted, task_name
 from advreg.lab.report.score_tables import chosen, notes, tables, to_markdown
 from advreg.lab.report.sections.gradients import draw_norms
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder
 from advreg.lab.search.pool import Remaining
-from advreg.records.compare import CompareRecord, MethodGain
+from advreg.records.compare import CompareRecord
 
 
 def run_comparison(settings: CompareSettings, options: RunOptions, console: Console) -> int:
@@ -46,40 +46,27 @@ def show_comparison(folder: Path, picture: Path | None, console: Console) -> boo
         {"chosen on held-out training data:": chosen(found), "notes:": notes(found)},
         console,
     )
-    written = write_tables(folder, to_markdown(found))
+    written = write_tables(folder, gain_markdown(record, found) + to_markdown(found), COMPARE_PAGE)
     if picture is not None:
         titles = {task.name: task_name(task.name, task.title) for task in record.tasks}
         draw_norms(runs, picture, titles)
         written.append(picture)
     places = f"tables: {', '.join(map(str, written))}; records: {folder}/TASK/METHOD/*/record.json"
     console.print(places, highlight=False, soft_wrap=True)
-    for line in _verdict_lines(record, folder):
+    tell(gain_tables(record, found, console.width), {"no verdict:": flaws(record)}, console)
+    for line in _last_lines(record, folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return not found.missing
+    has_models = not record.gains or len(record.best) == len(record.tasks)
+    return has_models and not found.missing
 
 
-def _verdict_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
-    """The verdict on each method, the winner's model, and last the comparison in one sentence."""
-    primary = [gain for gain in record.gains if gain.verdict is not None]
-    if primary:
-        yield f"gain over {method_name(record.reference)}:"
-        decimals = scale_of(record.tasks[0].main_metrics).decimals
-        yield from (f"  {_gain_text(gain, decimals)}" for gain in primary)
+def _last_lines(record: CompareRecord, folder: Path) -> Iterator[str]:
+    """The winner's model, and last the comparison in one sentence."""
     for task, place in record.best.items():
         name = f" of {task_name(task)}" if len(record.best) > 1 else ""
         yield f"the winner's model{name}: {folder / place / 'model'}"
     if record.conclusion is not None:
         yield record.conclusion
-
-
-def _gain_text(gain: MethodGain, decimals: int) -> str:
-    """A method with its gain, interval and verdict."""
-    mean = NOTHING if gain.mean is None else f"{gain.mean:+.{decimals}f}".replace("-", "−")
-    low, high = (f"{each or 0.0:.{decimals}f}".replace("-", "−") for each in (gain.low, gain.high))
-    interval = "" if gain.low is None else f" [{low}, {high}]"
-    reason = "" if gain.flaw is None else f" ({gain.flaw})"
-    seeds = counted(gain.seeds, "seed")
-    return f"{method_name(gain.method)} {mean}{interval}, {seeds}: {gain.verdict}{reason}"
 
 
 def _announcement(

@@ -30,7 +30,7 @@ from advreg.lab.search.pool import (
 )
 
 INTERRUPTED = 130
-MARKDOWN_FILE = "table.md"
+MARKDOWN_FILE, COMPARE_PAGE = "table.md", "compare.md"
 LOG_FILE = "workers.log"
 _SECONDS_BETWEEN_LINES = 15.0
 _SHARE_BEFORE_GUESS = 0.05  # of one run
@@ -143,9 +143,9 @@ def tell(tables: Iterable[Table], lists: Mapping[str, Sequence[str]], console: C
             )
 
 
-def write_tables(folder: Path, markdown: str) -> list[Path]:
+def write_tables(folder: Path, markdown: str, page: str = MARKDOWN_FILE) -> list[Path]:
     """Write the tables for a page; returns the files."""
-    path = folder / MARKDOWN_FILE
+    path = folder / page
     path.write_text(markdown, encoding="utf-8")
     return [path]
 

@@ -64,6 +64,14 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
 
+def check_decay(name: str, value: float) -> None:
+    """The decay of a moving average."""
+    if not 0 < value < 1:
+        raise ValueError(
+            f"{name} must be above 0 and below 1, got {value}; usual are 0.99 to 0.9999"
+        )
+
+
 def optional(check: Check) -> Check:
     """The same check of a value that may also be ``None``."""
 

@@ -144,3 +144,32 @@ def test_a_moving_average_refuses_a_decay_that_is_none_and_to_be_used_before_tra
         MovingAverage(0.9).in_place(torch.nn.Linear(1, 1)),
     ):
         pass
+
+
+def test_an_average_goes_on_from_a_checkpoint_exactly(tmp_path: Path) -> None:
+    model, whole = torch.nn.Linear(3, 2), MovingAverage(0.9)
+
+    def step(*averages: MovingAverage) -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight))
+        for average in averages:
+            average.update(model)
+
+    for _ in range(3):
+        step(whole)
+    whole.save(tmp_path)
+    resumed = MovingAverage(0.9)
+    resumed.load(tmp_path, model)
+    for _ in range(3):
+        step(whole, resumed)
+    means = []
+    for average in (whole, resumed):
+        with average.in_place(model):
+            means.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*means, strict=True))
+
+
+def test_a_checkpoint_without_an_average_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"average\.safetensors must hold the average"):
+        MovingAverage(0.9).load(tmp_path, torch.nn.Linear(1, 1))

@@ -31,7 +31,7 @@ def test_runs_of_one_model_are_one_contest_and_their_scores_are_means_over_seeds
     contest, other = of_records(tmp_path, [*records, made_up("arch", 0, model="large")])
     assert contest.methods == {"standard": "standard", "arch": "arch"}
     assert summary(contest).cells["reviews", "arch"].main.mean == pytest.approx(90.0)  # type: ignore[union-attr]
-    assert contest.reference == "arch"
+    assert contest.reference == "standard"
     difference = summary(contest).difference("reviews", "arch", "standard")
     assert difference is not None
     assert difference.mean == pytest.approx(100 * statistics.fmean([0.85 - 0.7, 0.95 - 0.8]))

@@ -8,15 +8,18 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from advreg.cli.app import user_errors
+from advreg.cli.compare import show_comparison
 from advreg.hf.guards.nonfinite import NonFiniteLossError
 from advreg.lab.runs.settings import SettingsError
 from advreg.lab.search import compare as compare_module
@@ -142,19 +145,16 @@ def test_every_method_has_as_many_candidates_on_held_out_data_and_then_every_see
     assert [[len(each.runs) for each in choice.candidates] for choice in record.choices] == [
         [2, 2, 1]
     ] * 2
-    assert record.notes == []
-
-
-def test_a_grid_smaller_than_the_budget_is_stated(flags: dict[str, Any], tmp_path: Path) -> None:
-    record = compare(asked(flags, candidates=5), tmp_path, Inline(scored(lambda run: 0.5)))
-    assert [(len(choice.candidates), choice.grid_size) for choice in record.choices] == [
-        (3, 3),
-        (5, 6),
-    ]
     assert record.notes == [
-        "candidates differ, because a grid has fewer points than the 5 candidates: standard 3, arch "
-        "5"
+        "the best model of files is missing: its run left no model; the same command tries again"
     ]
+
+
+def test_a_grid_without_enough_points_is_refused(flags: dict[str, Any]) -> None:
+    with pytest.raises(
+        SettingsError, match="at most the 3 points of the grid of standard, got 5; add values"
+    ):
+        asked(flags, candidates=5)
 
 
 def test_the_best_held_out_score_is_chosen_whatever_dev_says(
@@ -462,7 +462,12 @@ def test_standard_is_also_trained_as_long_as_the_leader_of_the_tuning(
     runner = Inline(scored(score))
     settings = asked({**flags, "epochs": "3"}, methods="standard,arch,r3f", controls=True)
     record = compare(settings, tmp_path, runner)
-    assert record.controls == {"standard-longer": "Standard, 2 × the epochs"}
+    assert record.controls == {
+        "standard-longer": "Standard, 2 × the epochs",
+        "standard-ema": "Standard, EMA 0.98",
+    }
+    average = [run for run in runner.runs if run.folder.parent.name == "standard-ema"]
+    assert {run.settings.weight_ema for run in average} == {0.98}
     longer = [run for run in runner.runs if run.folder.parent.name == "standard-longer"]
     assert {(run.method, run.settings.epochs, run.seed) for run in longer} == {
         ("standard", 6, 0), ("standard", 6, 1),
@@ -482,10 +487,12 @@ def test_controls_stay_the_same_when_the_comparison_is_resumed(
     with pytest.raises(KeyboardInterrupt):
         compare(settings, tmp_path, first)
     assert first.names[-1].startswith("files/")
+    left = Comparison.open(settings, tmp_path).left  # as the display asks while runs are made
+    assert left.jobs == 3 * 5 + 5 * 2 - len(first.names)
     record = compare(settings, tmp_path, second)
-    assert record.controls == {"standard-longer": "Standard, 2 × the epochs"}
+    assert set(record.controls) == {"standard-longer", "standard-ema"}
     assert not set(first.names) & set(second.names)
-    assert len(first.names) + len(second.names) == 3 * 5 + 4 * 2
+    assert len(first.names) + len(second.names) == 3 * 5 + 5 * 2
 
 
 def test_seeds_that_are_added_after_the_end_are_noted(
@@ -522,6 +529,30 @@ def test_the_winners_model_is_kept_and_no_other(flags: dict[str, Any], tmp_path:
     compare(settings, tmp_path, again)
     assert again.names == ["files/r3f/best"]
     assert (tmp_path / "best" / "model").is_dir()
+
+
+def test_a_best_model_that_fails_is_told_and_tried_again(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(run: TrainRun) -> Any:
+        if run.folder.name == "best":
+            raise FileNotFoundError("no vocabulary")
+        return stored(run, 0.5 + 0.01 * run.seed)  # without a model
+
+    settings = asked(flags, candidates=0, seeds="2")
+    record = compare(settings, tmp_path, Inline(work))
+    assert record.best == {}
+    assert record.notes == [
+        "the best model of files is missing: FileNotFoundError: no vocabulary; the same command "
+        "tries again"
+    ]
+    silent = Console(file=StringIO(), width=80)
+    assert not show_comparison(tmp_path, None, silent)  # which is exit code 1
+    assert "the best model of files is missing" in silent.file.getvalue()  # type: ignore[attr-defined]
+    again = Inline(lambda run: stored(run, 0.5, model=True))
+    assert compare(settings, tmp_path, again).best == {"files": "best"}
+    assert again.names == ["files/standard/best"]
+    assert show_comparison(tmp_path, None, silent)
 
 
 # ---- before the first run
@@ -723,4 +754,4 @@ def test_a_comparison_of_translators_is_tuned_on_training_text_and_scored_on_tes
     (task,) = record.tasks
     assert (task.main_metrics, task.scored_on) == (["bleu"], "test")
     assert task.sizes == {"train": 60, "valid": 10, "test": 8}
-    assert task.tuning_sizes == {"train": 50, "valid": 10}
+    assert task.tuning_sizes == {"train": 30, "valid": 30}  # one fold of two

@@ -10,11 +10,16 @@ from advreg.lab.runs.translation_settings import TranslationSettings
 from advreg.lab.search.budget import Budget
 from advreg.lab.search.compare_settings import CompareSettings, choose_folder, read_compare
 
+ROOT = Path(__file__).parents[3]
+
 
 def asked(config: Path | None = None, **flags: Any) -> CompareSettings:
     own = {
         name: flags.pop(name)
-        for name in ("candidates", "budget", "max_seeds", "alpha", "reference", "keep_models")
+        for name in (
+            *("candidates", "budget", "max_seeds", "alpha"),
+            *("reference", "keep_models", "controls"),
+        )
         if name in flags
     }
     return read_compare(config, flags, {}, **own)
@@ -136,6 +141,12 @@ def test_the_file_holds_settings_options_and_grid_and_flags_override_it(tmp_path
     assert dict(settings.grid.methods) == {"arch": {"ascent_steps": [1, 2]}}
 
 
+def test_flags_that_are_not_given_leave_the_file_its_values(tmp_path: Path) -> None:
+    path = written(tmp_path, "candidates = 3\ncontrols = false\nbudget = '2h'\n")
+    settings = asked(path, candidates=None, budget=None, controls=None, reference=None)
+    assert (settings.candidates, settings.controls, settings.budget) == (3, False, "2h")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -196,6 +207,31 @@ def test_files_go_to_the_task_of_files_alone() -> None:
         match=r"dev 'x\.csv' needs a training file of its kind; give --train FILE too",
     ):
         asked(dev="x.csv")
+
+
+def test_the_suite_of_the_consistency_contest_is_the_contest() -> None:
+    settings = asked(ROOT / "experiments/consistency/understanding.toml")
+    assert settings.tasks == ("rte", "mrpc", "cola", "stsb")
+    assert settings.methods[0] == settings.reference == "standard"
+    assert settings.seeds == tuple(range(400, 420))
+    assert settings.most_seeds == 20
+    for method in settings.methods:
+        points = settings.points(method)
+        assert len(points) == settings.candidates == 6
+        assert all(point["encoder_dropout"] > 0 for point in points)
+
+
+def test_regularisation_is_tuned_for_every_model_and_every_method_has_all_candidates() -> None:
+    for given in ({}, {"task": "rte", "model": "minilm"}, {"task": "multi30k-en-de"}):
+        settings = asked(methods="standard,arch,rdrop,temporal,freelb,freeat", **given)
+        assert {"label_smoothing", "weight_decay"} <= set(settings.grid.common)
+        assert {len(settings.points(method)) for method in settings.methods} == {8}
+
+
+def test_a_field_of_the_trainer_is_as_fixed_as_the_setting_that_fills_it() -> None:
+    settings = read_compare(None, {}, {"weight_decay": 0.3})
+    assert "weight_decay" not in settings.grid.common
+    assert settings.settings_for("docstrings", "arch", {}).training == {"weight_decay": 0.3}
 
 
 def test_one_command_finds_one_folder() -> None:

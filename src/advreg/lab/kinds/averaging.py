@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import TrainerCallback
 
+from advreg.core.checks import check_decay
 from advreg.hf.view.injection import bare
 
 _INDEX = "scores.json"
+_AVERAGE = "average.safetensors"
 
 
 def average_weights(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -76,21 +78,68 @@ class MovingAverage(TrainerCallback):
     it is a callback of.
 
     w̄ ← d w̄ + (1 − d) w with d = min(decay, (1 + t) / (10 + t)) at update t, so that the first
-    weights are soon forgotten. It stays on the model's device, and is not in checkpoints: a resumed
-    run starts a new one.
+    weights are soon forgotten. It stays on the model's device, and is in the checkpoints of a
+    trainer that it :meth:`joins <join>`.
 
     Args:
         decay: d once the average has warmed up; above 0 and below 1.
     """
 
     def __init__(self, decay: float) -> None:
-        if not 0 < decay < 1:
-            raise ValueError(
-                f"decay must be above 0 and below 1, got {decay}; usual are 0.99 to 0.9999"
-            )
+        check_decay("decay", decay)
         self.decay = decay
         self._updates = 0
         self._mean: list[Tensor] = []
+
+    def join(self, trainer: Any) -> None:
+        """Average the weights that the trainer trains, evaluate averaged weights, and write the
+        average to its checkpoints.
+        """
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise ValueError(
+                "weight_ema must be off where processes share the weights (FSDP, DeepSpeed), got "
+                f"{self.decay}; train under DDP or leave it out"
+            )
+        own, evaluate = trainer.advreg.own, trainer.evaluate
+        save, load = own._save_optimizer_and_scheduler, own._load_optimizer_and_scheduler
+
+        def evaluated(*args: Any, **kwargs: Any) -> Any:
+            with self.in_place(trainer.model):
+                return evaluate(*args, **kwargs)
+
+        def saved(folder: str) -> None:
+            save(folder)
+            if trainer.args.should_save:
+                self.save(Path(folder))
+
+        def loaded(checkpoint: str | None) -> None:
+            load(checkpoint)
+            if checkpoint is not None:
+                self.load(Path(checkpoint), trainer.model)
+
+        own._save_optimizer_and_scheduler, own._load_optimizer_and_scheduler = saved, loaded
+        trainer.evaluate = evaluated
+        trainer.add_callback(self)
+
+    def save(self, folder: Path) -> None:
+        """Write the average to a checkpoint."""
+        tensors = {f"{place}": mean.contiguous() for place, mean in enumerate(self._mean)}
+        save_file(tensors, folder / _AVERAGE, metadata={"updates": str(self._updates)})
+
+    def load(self, folder: Path, model: Any) -> None:
+        """Take the average from a checkpoint."""
+        path = folder / _AVERAGE
+        weights = list(bare(model).parameters())
+        try:
+            with safe_open(path, framework="pt") as file:
+                self._updates = int(file.metadata()["updates"])
+                means = [file.get_tensor(f"{place}") for place in range(len(weights))]
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} must hold the average of the weights, but is missing or damaged "
+                f"({error}); resume from an earlier checkpoint"
+            ) from error
+        self._mean = [mean.to(weight.device) for mean, weight in zip(means, weights, strict=True)]
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any

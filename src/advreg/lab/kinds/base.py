@@ -54,6 +54,9 @@ class Data(Protocol):
         The result depends on ``seed`` alone.
         """
 
+    def swapped(self) -> Self:
+        """A task that was held out, with the samples to train and to evaluate on exchanged."""
+
 
 @dataclass(frozen=True)
 class Workload(ABC):
@@ -132,15 +135,24 @@ class Workload(ABC):
         """A hash of all samples."""
         return self.data.fingerprint()
 
-    def held_out(self, share: float, seed: int, rows: int | None = None) -> Self:
+    def held_out(
+        self, share: float, seed: int, rows: int | None = None, swapped: bool = False
+    ) -> Self:
         """A task within the training data, to tune on without a look at the evaluation sets.
 
         Args:
             share: of the training samples, to become the new evaluation set.
             seed: decides which.
             rows: how many, instead of a share.
+            swapped: evaluate on the others, and train on these.
         """
-        return replace(self, data=self.data.held_out(share, seed, rows), keep=None)
+        part = self.data.held_out(share, seed, rows)
+        return replace(self, data=part.swapped() if swapped else part, keep=None)
+
+    @property
+    def untunable(self) -> frozenset[str]:
+        """Settings that have no effect on these data, or no meaning."""
+        return frozenset()
 
     def plans(
         self,

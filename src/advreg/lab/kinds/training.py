@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from advreg.hf.patches.compile_layers import compile_layers
 from advreg.hf.trainer import AdversarialTrainer
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
+from advreg.lab.kinds.averaging import MovingAverage
 from advreg.lab.kinds.final_model import SavedModel, save_model
 from advreg.lab.kinds.health import forget_peak, save_health
 from advreg.methods.base import Method, memory_bytes
@@ -70,6 +71,8 @@ class Job(ABC):
         compile_layers: train with compiled layers?
         on_non_finite: what to do when the loss or a gradient is not finite: stop, or skip that
             update.
+        weight_ema: decay of the average of the weights that is evaluated and saved; none: the
+            weights of the last update are.
         fields: fields of ``TrainingArguments``.
         sizes: samples of each set, for the record.
         details: what the record says of the task.
@@ -85,6 +88,7 @@ class Job(ABC):
     site: str = "tokens"
     compile_layers: bool = False
     on_non_finite: OnNonFinite = "stop"
+    weight_ema: float | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -192,18 +196,22 @@ def train(
     of ``spares``.
     """
     trainer = job.trainer()
+    average = None if job.weight_ema is None else MovingAverage(job.weight_ema)
+    if average is not None:
+        average.join(trainer)
     report_steps(trainer, on_step)
     resumed_from = step_to_resume(job.folder) if resume else None
     job.begin(resumed_from)
     forget_peak()
     with keep_logs(trainer, job.logged):
         trainer.train(resume_from_checkpoint=checkpoint_at(job.folder, resumed_from))
-        saved = save_model(partial(job.save, trainer), job.folder, spares)
         unwritten = failed_write(lambda: save_health(trainer, job.folder, job.token_texts))
         if unwritten is not None:
             logger.error("could not write the run's health (%s)", unwritten)
         progress = _as_step(trainer.state.global_step, on_step)
-        scores = job.score(trainer, saved.folder, progress)
+        with nullcontext() if average is None else average.in_place(trainer.model):
+            saved = save_model(partial(job.save, trainer), job.folder, spares)
+            scores = job.score(trainer, saved.folder, progress)
     _correct_train_loss(trainer, job.logged)
     return Result.of(trainer, job.logged, scores, resumed_from, saved)
 

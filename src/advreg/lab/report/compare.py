@@ -114,6 +114,13 @@ class Results:
         """The main score on a task; on average over tasks if ``task`` is ``None``."""
         return _average(self, label) if task is None else self.cells[task, label].main
 
+    @property
+    def is_from_standard(self) -> bool:
+        """Whether differences are from Standard; records of old comparisons have another
+        reference.
+        """
+        return self.contest.methods.get(self.contest.reference) == STANDARD
+
     def difference(self, task: str | None, method: str, baseline: str) -> Spread | None:
         """A method minus a baseline, paired by seed; on average over tasks if ``task`` is
         ``None``.

@@ -39,8 +39,8 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
     model = str(record.settings.get("model", ""))
     planned = [
         Planned(
-            each.task, each.method, each.method, each.seed, each.folder,
-            runs.get(place / each.folder), each.error,
+            each.task, record.controls.get(each.method, each.method), each.method, each.seed,
+            each.folder, runs.get(place / each.folder), each.error,
         )
         for each in record.runs
     ]  # fmt: skip
@@ -53,12 +53,14 @@ def of_comparison(record: CompareRecord, runs: Mapping[Path, Run], place: Path) 
         reference=record.reference,
         notes=[*record.notes, *([] if record.status == "finished" else [unfinished])],
         choices=record.choices,
+        compared=record,
     )
 
 
 def _tuning(record: CompareRecord) -> str:
     """The number of candidates that each method was chosen from."""
-    tried = dict.fromkeys((run.method for run in record.runs), 0)
+    methods = (run.method for run in record.runs if run.method not in record.controls)
+    tried = dict.fromkeys(methods, 0)
     for choice in record.choices:
         tried[choice.method] = max(tried.get(choice.method, 0), len(choice.candidates))
     most = max(tried.values(), default=0)
@@ -191,7 +193,6 @@ def _task_names(data: Iterable[Data]) -> dict[Data, str]:
 
 
 def _reference(methods: Mapping[str, str]) -> str:
-    """What the others are compared with: ARCH, else the last method that is not Standard."""
-    arch = [label for label, method in methods.items() if method == "arch"]
-    others = [label for label, method in methods.items() if method != STANDARD]
-    return (arch[:1] or others[-1:] or list(methods))[0]
+    """What the others are compared with: Standard, else the last method."""
+    standard = [label for label, method in methods.items() if method == STANDARD]
+    return (standard[:1] or list(methods)[-1:])[0]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from advreg.lab.kinds.registry import Scale, scale_of
 from advreg.lab.report.gather import Run
-from advreg.records.compare import Choice, ComparedTask, score_of, seconds_of
+from advreg.records.compare import Choice, ComparedTask, CompareRecord, score_of, seconds_of
 from advreg.records.run import RunRecord
 from advreg.records.study import StudyRecord
 
@@ -117,6 +117,7 @@ class Contest:
         reference: the label whose differences from the others are shown.
         notes: caveats for the reader.
         choices: the tuning, in a comparison.
+        compared: the record of a comparison.
         study: what was varied, in a study.
     """
 
@@ -127,6 +128,7 @@ class Contest:
     reference: str
     notes: Sequence[str] = ()
     choices: Sequence[Choice] = ()
+    compared: CompareRecord | None = None
     study: StudyRecord | None = None
 
     @property

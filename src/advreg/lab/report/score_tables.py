@@ -93,18 +93,25 @@ def _metrics(found: Results) -> Table | None:
 
 def _differences(found: Results) -> Table | None:
     reference, baselines = found.contest.reference, found.baselines
-    if not baselines or found.contest.has_variants:
+    compared = found.contest.compared
+    has_gains = compared is not None and bool(compared.gains)  # which have better intervals
+    if not baselines or found.contest.has_variants or has_gains:
         return None
+    plain = found.is_from_standard
     rows = {
-        method: [found.difference(task, reference, method) for task in found.averaged]
+        method: [
+            found.difference(task, *((method, reference) if plain else (reference, method)))
+            for task in found.averaged
+        ]
         for method in baselines
     }
     counts = {spread.count for spread in chain(*rows.values()) if spread is not None}
     decimals = found.contest.scale.decimals
     show = partial(difference_text, decimals=decimals, with_count=len(counts) > 1)
     cells = [[method_name(method), *map(show, row)] for method, row in rows.items()]
-    caption = f"{method_name(reference)} minus each method, in points; {_pairing(counts)}."
-    return Table(caption, _header(found), cells)
+    name = method_name(reference)
+    what = f"Each method minus {name}" if plain else f"{name} minus each method"
+    return Table(f"{what}, in points; {_pairing(counts)}.", _header(found), cells)
 
 
 def _pairing(counts: set[int]) -> str:

@@ -14,7 +14,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from advreg.core.checks import Check, check_count, check_positive, check_share, suggest
+from advreg.core.checks import (
+    Check,
+    check_count,
+    check_decay,
+    check_not_negative,
+    check_positive,
+    check_share,
+    suggest,
+)
 from advreg.core.options import Checked, Given, Options, Preset, option, options_of
 from advreg.lab.kinds import SCRATCH
 from advreg.lab.kinds.classification.description import DOCSTRINGS as DOCSTRINGS
@@ -130,6 +138,7 @@ def setting(
     tunes: bool = False,
     varies: bool = False,
     sets: tuple[str, ...] = (),
+    fills: str | None = None,
     check: Check | None = None,
 ) -> Any:
     """A setting.
@@ -142,10 +151,11 @@ def setting(
         tunes: ``advreg compare`` may tune it.
         varies: ``advreg study`` may vary it, though it is not tuned.
         sets: the fields of TrainingArguments that it determines.
+        fills: the field that it determines unless it is ``None``.
         check: refuses bad values of its type.
     """
-    about = {"role": role, "main": main, "tunes": tunes, "varies": varies, "sets": sets}
-    return option(default, help, check=check, **about)
+    shown = {"role": role, "main": main, "tunes": tunes, "varies": varies}
+    return option(default, help, check=check, sets=sets, fills=fills, **shown)
 
 
 def check_seeds(name: str, seeds: Sequence[int]) -> None:
@@ -223,6 +233,12 @@ class RunSettings(Settings, ABC):
     on_non_finite: OnNonFinite = setting(
         "stop", "on a non-finite loss or gradient: stop, or skip that update"
     )
+    weight_ema: float | None = setting(
+        None,
+        "decay of a moving average of the weights, which is evaluated and saved instead of them",
+        tunes=True,
+        check=check_decay,
+    )
     output: str | None = setting(
         None,
         "folder of the runs; by default runs/DATA-MODEL",
@@ -287,6 +303,19 @@ class RunSettings(Settings, ABC):
         given = (getattr(self, name) for name in files)
         return stem_of(next(filter(None, given), self.task))
 
+    def averaging(self) -> Options:
+        """What a record says of averaged weights."""
+        return {} if self.weight_ema is None else {"weight_ema": self.weight_ema}
+
+    def filled(self) -> Options:
+        """The fields of TrainingArguments that settings with a value determine."""
+        fills = {each.name: each.about.get("fills") for each in options_of(type(self))}
+        return {
+            field: getattr(self, name)
+            for name, field in fills.items()
+            if field and getattr(self, name) is not None
+        }
+
     def require(self, samples: int) -> None:
         """Refuse methods that do not allow this number of training samples, or this machine."""
         from advreg.methods.base import validate
@@ -322,7 +351,8 @@ class RunSettings(Settings, ABC):
     def _check_training(self) -> None:
         """Refuse training fields that are advreg settings, which the record would contradict."""
         for own in options_of(type(self)):
-            for name in set(own.about.get("sets", ())) & self.training.keys():
+            fills = {own.about.get("fills")} if getattr(self, own.name) is not None else set()
+            for name in ({*own.about.get("sets", ())} | fills) & self.training.keys():
                 raise SettingsError(
                     f"training field '{name}' is a setting of advreg; use "
                     f"{flag_name(own.name)} instead"
@@ -440,6 +470,20 @@ class TrainSettings(RunSettings):
         "dropout of the classification head, instead of the model's own",
         tunes=True,
         check=check_share,
+    )
+    label_smoothing: float | None = setting(
+        None,
+        "of the training loss; not for regression",
+        tunes=True,
+        fills="label_smoothing_factor",
+        check=check_share,
+    )
+    weight_decay: float | None = setting(
+        None,
+        "of the weights except biases and norms; 0 if not given",
+        tunes=True,
+        fills="weight_decay",
+        check=check_not_negative,
     )
     trust_remote_code: bool = setting(
         False, "run code that comes with the model; only as a flag, not in a config file"

@@ -137,7 +137,7 @@ def compare_record(status: Status, planner: Planner, progress: Progress) -> Comp
             for contest in progress.rows.values()
             for run in _runs(contest, planner, progress.outcomes)
         ],
-        notes=[*planner.notes(), *planner.candidate_notes(), *progress.notes],
+        notes=[*planner.notes(), *progress.notes],
         controls={control.name: control.title for control in progress.controls},
         gains=gains,
         conclusion=_conclusion(planner, progress, gains) if status == "finished" else None,
@@ -153,7 +153,9 @@ def _search(planner: Planner) -> dict[str, Any]:
     candidates = planner.settings.candidates
     return {
         "candidates": candidates,
-        "held_out": f"a tenth, {LEAST_TUNING_ROWS} rows at least" if candidates > 1 else None,
+        "held_out": f"a tenth, {LEAST_TUNING_ROWS} rows at least; two folds of fewer"
+        if candidates > 1
+        else None,
         "seed": SEARCH_SEED,
         "first_tuning_seed": FIRST_TUNING_SEED,
         "judged_by": "successive halving over tuning seeds, by the main score on training data "

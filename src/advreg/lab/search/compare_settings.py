@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advreg.core.checks import check_whole
-from advreg.core.options import Given, Options, option
+from advreg.core.options import Given, Options, option, options_of
 from advreg.lab.runs.bases import AnySettings, Asked, read, shown, varied
 from advreg.lab.runs.plans import writable
 from advreg.lab.runs.settings import Settings, SettingsError
@@ -71,10 +71,22 @@ class CompareSettings(Settings):
             raise SettingsError(
                 f"reference must be one of {', '.join(self.methods)}, got '{self.reference}'"
             )
+        for method in self.methods:
+            self._require_points(method)
         for task in self.tasks:
             for method in self.methods:
                 for point in self.points(method):
                     self.settings_for(task, method, point)  # making them checks them
+
+    def _require_points(self, method: str) -> None:
+        """Every method has the same number of candidates, so the smallest grid must have enough."""
+        size = self.grid.size(method)
+        if self.candidates > 1 and size < self.candidates:
+            remedy = f"or give --candidates {size}" if size > 1 else "or give --candidates 0"
+            raise SettingsError(
+                f"candidates must be at most the {size} points of the grid of {method}, got "
+                f"{self.candidates}; add values to [grid], tune more settings, {remedy}"
+            )
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -134,7 +146,8 @@ def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -
         training: fields of TrainingArguments.
         own: fields of :class:`CompareSettings`; ``None`` is not given.
     """
-    asked = read(path, {**flags, **own}, training, CompareSettings, ["grid"])
+    given = {name: value for name, value in own.items() if value is not None}
+    asked = read(path, {**flags, **given}, training, CompareSettings, ["grid"])
     bases = asked.bases(seeds=DEFAULT_SEEDS)
     adds_seeds = "budget" in asked.own or asked.settings.get("seeds") is None
     usual = {"max_seeds": DEFAULT_MOST_SEEDS} if adds_seeds else {}
@@ -158,9 +171,15 @@ def _grid(base: AnySettings, asked: Asked) -> Grid:
                 f"grid.{name} must be a setting of the task, but {base.task} has none of that name"
             )
     grid = Grid(grid.common, {name: grid.own(name) for name in base.methods}).without(
-        [name for name in grid.common if asked.settings.get(name) is not None], base.options
+        [name for name in grid.common if _is_fixed(name, base, asked)], base.options
     )
     return Grid(grid.common, {name: own for name, own in grid.methods.items() if own})
+
+
+def _is_fixed(name: str, base: AnySettings, asked: Asked) -> bool:
+    """Whether a setting was given, as itself or as the field of TrainingArguments that it fills."""
+    fills = {each.name: each.about.get("fills") for each in options_of(type(base))}
+    return asked.settings.get(name) is not None or fills[name] in base.training
 
 
 def _tuned_and_set(grid: Grid, asked: Asked) -> Iterator[str]:

@@ -44,13 +44,24 @@ _COMMON: Mapping[str, Values] = {
         "learning_rate": [5e-5, 1e-4, 2e-4],
         "batch_size": [16, 32],
         "encoder_dropout": [0.0, 0.1],
+        "label_smoothing": [0.0, 0.1],
+        "weight_decay": [0.0, 0.1],
+        "epochs": [5, 10],
     },
     "small": {
         "learning_rate": [5e-4, 1e-3, 2e-3],
         "batch_size": [16, 32],
         "encoder_dropout": [0.0, 0.1],
+        "label_smoothing": [0.0, 0.1],
+        "weight_decay": [0.0, 0.1],
+        "epochs": [6, 12],
     },
-    "translation": {"learning_rate": [5e-4, 1e-3, 2e-3], "model_dropout": [0.1, 0.3]},
+    "translation": {
+        "learning_rate": [5e-4, 1e-3, 2e-3],
+        "model_dropout": [0.1, 0.3],
+        "label_smoothing": [0.1, 0.2],
+        "weight_decay": [1e-4, 1e-2],
+    },
 }
 
 
@@ -139,7 +150,9 @@ def default_grid(model: str, preset: str | None = None, common: Values | None = 
         family = "understanding"
     else:
         family = "small" if model == SCRATCH else "fine-tuning"
-    own = {name: kind.info.tune.get(family, {}) for name, kind in registry.items()}
+    tunes = {name: kind.info.tune for name, kind in registry.items()}
+    also = "fine-tuning" if family == "understanding" else family  # the paper has few methods
+    own = {name: tune.get(family, tune.get(also, {})) for name, tune in tunes.items()}
     methods = {
         name: {option: list(values) for option, values in each.items()}
         for name, each in own.items()

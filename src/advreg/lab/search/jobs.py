@@ -38,12 +38,18 @@ _compiled_for = ""
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Train on the rest of the training data and evaluate on ``share`` of it; dev is not
-    touched.
+    """Train on the rest of the training data and evaluate on ``share`` of it, or on this many
+    ``rows``; dev is not touched. With ``swapped`` the two change places.
     """
 
     share: float
     seed: int
+    rows: int | None = None
+    swapped: bool = False
+
+    def of(self, data: Workload) -> Workload:
+        """The data to tune on."""
+        return data.held_out(self.share, self.seed, self.rows, self.swapped)
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,8 @@ class TrainRun:
         source = source_of(self.settings)
         if self.held_out is None:
             return _kept(source, lambda: load_workload(self.settings))
-        share, seed = self.held_out.share, self.held_out.seed
-        return _kept(
-            f"{source} {share} {seed}", lambda: load_workload(self.settings).held_out(share, seed)
-        )
+        part = self.held_out
+        return _kept(f"{source} {part}", lambda: part.of(load_workload(self.settings)))
 
     def cost(self, samples: int) -> float:
         """The time it takes relative to other runs of the model: the samples in all its forward

@@ -17,8 +17,9 @@ from advreg.records.run import RunRecord
 
 FIRST_TUNING_SEED = 1000  # the seeds of results are below
 LEAST_TUNING_ROWS = 1000
-_HELD_OUT_SHARE, _MOST_HELD_OUT = 0.1, 0.5
+_HELD_OUT_SHARE = 0.1
 BEST = "best"
+EMA_DECAY = 0.98  # suits runs of a few hundred updates; the average warms up by itself
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,21 @@ class PlannedRun:
         return Job(name, self.folder, self.run, self.cost)
 
 
+@dataclass(frozen=True)
+class Control:
+    """Standard with other settings, for comparison with the methods.
+
+    Args:
+        name: in folders and records.
+        title: in tables.
+        changes: settings by task.
+    """
+
+    name: str
+    title: str
+    changes: Mapping[str, Mapping[str, Any]]
+
+
 @dataclass
 class Contest:
     """One method, or one control, on one task.
@@ -64,6 +80,7 @@ class Contest:
     Args:
         task, method: which.
         points: the candidates; none without tuning.
+        control: what makes it one.
         chosen: index of the best candidate.
         problem: why none could be chosen.
         tuned: the runs of each candidate.
@@ -73,6 +90,7 @@ class Contest:
     task: str
     method: str
     points: list[Point]
+    control: Control | None = None
     chosen: int | None = None
     problem: str | None = None
     tuned: dict[int, list[PlannedRun]] = field(default_factory=dict)
@@ -89,21 +107,6 @@ class Contest:
         return self.points[self.chosen or 0] if self.points else {}
 
 
-@dataclass(frozen=True)
-class Control:
-    """Standard with other settings, for comparison with the methods.
-
-    Args:
-        name: in folders and records.
-        title: in tables.
-        changes: settings by task.
-    """
-
-    name: str
-    title: str
-    changes: Mapping[str, Mapping[str, Any]]
-
-
 class Planner:
     """Describes the runs of a comparison.
 
@@ -113,38 +116,33 @@ class Planner:
     """
 
     def __init__(self, settings: CompareSettings, folder: Path) -> None:
-        self.settings, self.folder = settings, folder
         self.data = {task: load_workload(settings.bases[task]) for task in settings.tasks}
+        untunable = frozenset().union(*(data.untunable for data in self.data.values()))
+        self.untuned = [name for name in settings.grid.common if name in untunable]
+        grid = settings.grid.without(self.untuned, {})
+        self.settings, self.folder = replace(settings, grid=grid), folder
         self._tuning: dict[tuple[str, int], Workload] = {}
 
     def notes(self) -> list[str]:
         """What the user should know of the data."""
-        return list(dict.fromkeys(text for data in self.data.values() for text in data.notes))
-
-    def candidate_notes(self) -> list[str]:
-        """Whether the methods have different numbers of candidates."""
-        counts = {method: len(self.settings.points(method)) for method in self.settings.methods}
-        if len(set(counts.values())) <= 1:
-            return []
-        listed = ", ".join(f"{method} {count}" for method, count in counts.items())
-        return [
-            "candidates differ, because a grid has fewer points than the "
-            f"{self.settings.candidates} candidates: {listed}"
-        ]
+        notes = [text for data in self.data.values() for text in data.notes]
+        notes += [f"{name} is not tuned, since these data do not allow it" for name in self.untuned]
+        return list(dict.fromkeys(notes))
 
     def held_out(self, task: str, seed: int) -> HeldOut:
-        """The training rows to tune on: a tenth, at least 1,000, at most half of them. Each tuning
-        seed has its own, so that most rows of a small task serve in the end.
+        """The training rows to tune on: a tenth, at least 1,000, and other ones for each tuning
+        seed. Of fewer than 2,000 rows all serve, in two folds: every second seed has the rows that
+        the seed before it trained on.
         """
         rows = self.data[task].sizes["train"]
-        share = min(max(_HELD_OUT_SHARE, LEAST_TUNING_ROWS / rows), _MOST_HELD_OUT)
-        return HeldOut(share, SEARCH_SEED + seed)
+        if rows < 2 * LEAST_TUNING_ROWS:
+            return HeldOut(0.5, SEARCH_SEED + seed // 2, rows // 2, swapped=seed % 2 == 1)
+        return HeldOut(max(_HELD_OUT_SHARE, LEAST_TUNING_ROWS / rows), SEARCH_SEED + seed)
 
     def tuning_data(self, task: str, seed: int = 0) -> Workload:
         """The data of a tuning seed."""
         if (task, seed) not in self._tuning:
-            part = self.held_out(task, seed)
-            self._tuning[task, seed] = self.data[task].held_out(part.share, part.seed)
+            self._tuning[task, seed] = self.held_out(task, seed).of(self.data[task])
         return self._tuning[task, seed]
 
     def candidate(self, contest: Contest, index: int, seed: int) -> PlannedRun:
@@ -162,8 +160,9 @@ class Planner:
         planned = self._planned(contest, run, self.tuning_data(contest.task, seed))
         return replace(planned, candidate=index)
 
-    def result(self, contest: Contest, seed: int, control: Control | None = None) -> PlannedRun:
+    def result(self, contest: Contest, seed: int) -> PlannedRun:
         """A run with the chosen settings; the first seed's keeps its model, which may win."""
+        control = contest.control
         method = contest.method if control is None else self.settings.reference
         settings = self.settings.settings_for(contest.task, method, contest.point)
         if control is not None:
@@ -193,37 +192,41 @@ class Planner:
         and with averaged weights.
         """
         longer = {
-            task: {"epochs": math.ceil(self._epochs(each) * self._passes(leader, each))}
+            task: {"epochs": self._equal_epochs(leader, each)}
             for task, each in reference.items()
             if leader is not None
         }
         averaged = {
-            task: changes
+            task: {"weight_ema": EMA_DECAY}
             for task in reference
-            if (changes := _averaging(self.settings.bases[task])) is not None
+            if self.settings.bases[task].weight_ema is None
         }
         found = []
-        if any(self._epochs(reference[task]) < each["epochs"] for task, each in longer.items()):
-            factor = self._passes(leader, next(iter(reference.values())))
-            found.append(Control("standard-longer", f"Standard, {factor:.3g} × the epochs", longer))
+        factors = [longer[task]["epochs"] / self._epochs(reference[task]) for task in longer]
+        if any(factor > 1 for factor in factors):
+            title = f"Standard, {factors[0]:.3g} × the epochs"
+            found.append(Control("standard-longer", title, longer))
         if averaged:
-            found.append(Control("standard-averaged", "Standard, averaged weights", averaged))
+            found.append(Control("standard-ema", f"Standard, EMA {EMA_DECAY}", averaged))
         return [control for control in found if control.changes.keys() == reference.keys()]
 
     def _epochs(self, contest: Contest) -> int:
         method, point = contest.method, contest.point
         return self.settings.settings_for(contest.task, method, point).epochs
 
-    def _passes(self, mine: Contest | None, theirs: Contest) -> float:
-        """Forward passes of one method over another's."""
-        costs = [
-            self.settings.settings_for(each.task, each.method, each.point)
-            .method(each.method)
-            .passes()
-            .forward
-            for each in (mine or theirs, theirs)
-        ]
-        return float(costs[0] / costs[1])
+    def _equal_epochs(self, leader: Contest, reference: Contest) -> int:
+        """The epochs with which the reference makes as many forward passes as the leader, but no
+        fewer than its own.
+        """
+        tuned = "epochs" in self.settings.grid.common
+        epochs = self._epochs(leader if tuned else reference)
+        passes = self._passes(leader) / self._passes(reference)
+        return max(self._epochs(reference), math.ceil(epochs * passes))
+
+    def _passes(self, contest: Contest) -> float:
+        """Forward passes of a step."""
+        settings = self.settings.settings_for(contest.task, contest.method, contest.point)
+        return settings.method(contest.method).passes().forward
 
     def rehearse(self, contest: Contest, notice: Callable[[str], None], seen: set[Any]) -> None:
         """Build a run of each task, method and dropout up to its first step, so that errors show
@@ -239,10 +242,3 @@ class Planner:
             if kinds - seen:
                 self.data[contest.task].rehearse(run, contest.method, self.folder, notice)
             seen |= kinds
-
-
-def _averaging(settings: Any) -> Mapping[str, Any] | None:
-    """The settings that average the weights, where a task has any."""
-    if hasattr(settings, "ema"):
-        return {"ema": 0.98}
-    return {"weights": "average"} if hasattr(settings, "weights") else None

@@ -48,7 +48,7 @@ _SIGNALS = [
 
 Failure = Literal["diverged", "machine", "error"]
 """Why a job has no result: a number was not finite; its process died, memory ran out or a file
-failed; any other error.
+failed; any other error, such as a missing file.
 """
 _SIGNS_OF_THE_MACHINE = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed"),
@@ -184,13 +184,15 @@ def failure_of(error: Exception) -> Failure:
     Example:
         >>> failure_of(MemoryError()), failure_of(RuntimeError("CUDA error: out of memory"))
         ('machine', 'machine')
+        >>> failure_of(FileNotFoundError("data.csv"))
+        'error'
         >>> failure_of(FloatingPointError("the loss is nan")), failure_of(ValueError("weight"))
         ('diverged', 'error')
     """
     if isinstance(error, FloatingPointError):
         return "diverged"
     text = f"{type(error).__name__}: {error}".lower().replace("outofmemory", "out of memory")
-    machine = isinstance(error, MemoryError | OSError)
+    machine = isinstance(error, MemoryError | OSError) and not isinstance(error, FileNotFoundError)
     return "machine" if machine or any(sign in text for sign in _SIGNS_OF_THE_MACHINE) else "error"
 
 

@@ -111,11 +111,12 @@ class Stages:
             and all(each.is_ready for each in reference.values())
         ):
             self.progress.controls = self.planner.controls(self._leader(), reference)
-            names = [control.name for control in self.progress.controls]
             self.progress.control_contests = {
-                (task, name): replace(reference[task], method=name, tuned={}, runs={})
+                (task, control.name): replace(
+                    reference[task], method=control.name, control=control, tuned={}, runs={}
+                )
                 for task in settings.tasks
-                for name in names
+                for control in self.progress.controls
             }
 
     def _leader(self) -> Contest | None:
@@ -159,9 +160,8 @@ class Stages:
         in the outer loop, so that changes of the machine's load affect all methods alike.
         """
         decided = {name for name, verdict in self.progress.verdicts.items() if verdict != UNDECIDED}
-        controls = {control.name: control for control in self.progress.controls}
         return [
-            self.planner.result(contest, seed, controls.get(contest.method))
+            self.planner.result(contest, seed)
             for seed in seeds
             for contest in self.progress.rows.values()
             if contest.is_ready and seed not in contest.runs and contest.method not in decided
@@ -211,6 +211,12 @@ class Stages:
             _move_model(source.folder, target.folder)
         yield [target for target in targets if not (target.folder / MODEL).is_dir()]
         kept = [target for target in targets if (target.folder / MODEL).is_dir()]
+        self.progress.notes += [
+            f"the best model of {task} is missing: {self._why_missing(task, targets)}; the same "
+            "command tries again"
+            for task in self.settings.tasks
+            if task not in [target.task for target in kept]
+        ]
         self.progress.best = {
             target.task: target.folder.relative_to(self.planner.folder).as_posix()
             for target in kept
@@ -218,6 +224,13 @@ class Stages:
         for contest in self.progress.contests.values():
             if first in contest.runs and not self.settings.keep_models:
                 replace(contest.runs[first].run, keep="nothing").tidy()
+
+    def _why_missing(self, task: str, targets: Sequence[PlannedRun]) -> str:
+        outcomes = [self.progress.outcomes[each.folder] for each in targets if each.task == task]
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        if errors:
+            return errors[0]
+        return "its run left no model" if outcomes else f"the first run of {self.winner} failed"
 
     @property
     def winner(self) -> str:

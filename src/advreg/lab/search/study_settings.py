@@ -162,7 +162,8 @@ def read_study(
         training: fields of TrainingArguments.
         own: ``method``, ``baselines``, ``keep_models``; ``None`` is not given.
     """
-    asked = read(config, {**flags, **own}, training, StudySettings, [_GRID])
+    mine = {name: value for name, value in own.items() if value is not None}
+    asked = read(config, {**flags, **mine}, training, StudySettings, [_GRID])
     method = asked.own.get("method", StudySettings.method)
     if method not in registry:
         raise SettingsError(registry.unknown(method))

@@ -392,6 +392,60 @@ def test_a_failed_run_can_be_resumed_and_finishes(
     assert record.outcome.timing["steps"] == EPOCHS * STEPS_PER_EPOCH
 
 
+def test_averaged_weights_are_scored_and_saved_and_survive_a_stop(
+    settings: TrainSettings, tmp_path: Path
+) -> None:
+    averaged = dataclasses.replace(
+        settings, methods=("standard",), options={}, weight_ema=0.9, label_smoothing=0.1
+    )
+    plain = dataclasses.replace(averaged, weight_ema=None)
+    records_of = {
+        name: carry_out(each, tmp_path / name)[0]
+        for name, each in (("whole", averaged), ("plain", plain))
+    }
+
+    def fail_late(step: int, total: int, logs: Mapping[str, float]) -> None:
+        if step == STEPS_PER_EPOCH + 2:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(plan(averaged, tmp_path / "stopped"), fail_late, lambda text: None, False)
+    resumed, _ = carry_out(averaged, tmp_path / "stopped", resume=True)
+    assert resumed.outcome.metrics == records_of["whole"].outcome.metrics
+    assert resumed.training.more["weight_ema"] == 0.9
+    weights = {
+        name: load_file(tmp_path / name / "standard-seed3" / "model" / "model.safetensors")
+        for name in ("whole", "plain", "stopped")
+    }
+    for name, weight in weights["whole"].items():
+        assert torch.equal(weight, weights["stopped"][name])
+    assert any(not torch.equal(w, weights["plain"][name]) for name, w in weights["whole"].items())
+
+
+def test_labels_of_a_regression_are_not_smoothed(
+    settings: TrainSettings, tables: Path, tmp_path: Path
+) -> None:
+    pairs = dataclasses.replace(settings, train=str(tables / "pairs.csv"), label_smoothing=0.1)
+    with pytest.raises(SettingsError, match="label_smoothing must be 0 for a regression"):
+        carry_out(pairs, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "field", "value"), [
+    ("label_smoothing", "label_smoothing_factor", 0.2), ("weight_decay", "weight_decay", 0.03),
+])  # fmt: skip
+def test_a_regularisation_is_a_setting_or_a_field_and_not_both(
+    settings: TrainSettings, name: str, field: str, value: float
+) -> None:
+    given = dataclasses.replace(settings, **{name: value})
+    assert training_fields(given, 0, 10)[field] == value
+    assert (
+        training_fields(dataclasses.replace(settings, training={field: value}), 0, 10)[field]
+        == value
+    )
+    with pytest.raises(SettingsError, match=f"training field '{field}' is a setting of advreg"):
+        dataclasses.replace(given, training={field: value})
+
+
 # ---- data of other kinds
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from advreg.cli.compare import _gain_text
 from advreg.lab.report.compare import read, results
+from advreg.lab.report.gains import gain_tables, gain_text
 from advreg.lab.report.score_tables import to_markdown
 from advreg.lab.search.compare import Comparison
 from advreg.lab.search.compare_settings import read_compare
@@ -64,7 +64,7 @@ def test_a_lower_perplexity_is_a_gain(tmp_path: Path) -> None:
     assert gain.low is not None
     assert 0 < gain.low < 0.258
     interval = f"[{gain.low:.3f}, {gain.high:.3f}]"
-    assert _gain_text(gain, 3) == f"R3F +0.258 {interval}, 5 seeds: pays"
+    assert gain_text(gain, 3) == f"+0.258 [+{gain.low:.3f}, +{gain.high:.3f}]"
     assert str(record.conclusion).startswith(f"use R3F: +0.258 {interval}")
 
 
@@ -74,5 +74,7 @@ def test_a_comparison_trains_language_models(tmp_path: Path) -> None:
         scores = [candidate.score for candidate in choice.candidates]
         assert choice.chosen == scores.index(min(scores))  # type: ignore[type-var]
     assert [gain.sampling_error is not None for gain in record.gains] == [True]
+    (table,) = gain_tables(*((found := read(tmp_path / "out"))[0], results(*found)))
+    assert table.caption.startswith("Gain of each method: Standard minus method, in points")
     shown = to_markdown(results(*read(tmp_path / "out")))
     assert "Perplexity (lower is better) on dev" in shown

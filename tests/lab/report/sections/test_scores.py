@@ -18,7 +18,7 @@ def test_scores_are_a_table_and_a_picture_with_intervals_and_seeds(tmp_path: Pat
     assert [row.look.label for row in picture.marks] == ["Standard", "ARCH"]
     assert list(picture.marks[1].dots) == pytest.approx([70.0, 80.0])
     assert picture.marks[1].interval is not None
-    assert "ARCH minus each method" in parts_of(found, Table)[1].caption
+    assert "Each method minus Standard" in parts_of(found, Table)[1].caption
 
 
 def test_differences_are_left_out_where_a_method_has_several_settings(tmp_path: Path) -> None:

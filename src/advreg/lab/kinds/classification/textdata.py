@@ -168,6 +168,10 @@ class TextData:
             },
         )
 
+    def swapped(self) -> TextData:
+        """The same with `train` and `dev` exchanged: the other fold."""
+        return replace(self, train=self.dev, dev=self.train)
+
     def _classes(self) -> list[list[int]]:
         """The places of each class in `train`, in the order of their first; of a regression all."""
         groups: dict[int | float | None, list[int]] = {}

@@ -27,7 +27,7 @@ from advreg.lab.kinds.classification.understanding import load_task
 from advreg.lab.kinds.models import SCRATCH, load_classifier, load_tokenizer
 from advreg.lab.kinds.training import Notice, usual_fields
 from advreg.lab.runs.run import Plan
-from advreg.lab.runs.settings import TrainSettings
+from advreg.lab.runs.settings import SettingsError, TrainSettings
 
 _LOGS_PER_RUN, _EVALUATIONS_PER_RUN = 50, 4
 _TOY = (
@@ -71,6 +71,10 @@ class Texts(Workload):
     def scored_on(self) -> str:
         return "dev"
 
+    @property
+    def untunable(self) -> frozenset[str]:
+        return frozenset({"label_smoothing"} if self.data.is_regression else ())
+
     def for_rehearsal(self) -> Texts:
         few = one_of_each_class(self.data)
         return Texts(replace(self.data, train=few, dev=self.data.dev[:1], evaluations={}))
@@ -78,6 +82,11 @@ class Texts(Workload):
     def build(self, plan: Plan, notice: Notice) -> ClassificationJob:
         settings = plan.settings
         assert isinstance(settings, TrainSettings)
+        if settings.label_smoothing and self.data.is_regression:
+            raise SettingsError(
+                f"label_smoothing must be 0 for a regression, got {settings.label_smoothing:g}; "
+                "leave it out"
+            )
         fields = training_fields(settings, plan.seed, len(self.data.train))
         # refuses bad fields before a model is loaded
         training_arguments(plan.folder, settings.precision, fields)
@@ -106,6 +115,7 @@ class Texts(Workload):
             site=settings.site,
             compile_layers=bool(settings.compile_layers),
             on_non_finite=settings.on_non_finite,
+            weight_ema=settings.weight_ema,
             fields=fields,
             sizes={name: len(examples) for name, examples in sets.items()},
             details={
@@ -116,6 +126,7 @@ class Texts(Workload):
             more={
                 "encoder_dropout": settings.encoder_dropout,
                 "head_dropout": settings.head_dropout,
+                **settings.averaging(),
             },
         )
 
@@ -209,4 +220,4 @@ def training_fields(settings: TrainSettings, seed: int, samples: int) -> dict[st
         "eval_steps": max(1, steps // _EVALUATIONS_PER_RUN),
         "save_strategy": "epoch",
     }
-    return {**usual_fields(seed), **fields, **settings.training}
+    return {**usual_fields(seed), **fields, **settings.filled(), **settings.training}

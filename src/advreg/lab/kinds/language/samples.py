@@ -114,6 +114,10 @@ class LanguageData:
             details={**self.details, "held_out": details},
         )
 
+    def swapped(self) -> LanguageData:
+        """The same with the samples to train and to evaluate on exchanged: the other fold."""
+        return replace(self, splits={TRAIN: self.splits[DEV], DEV: self.splits[TRAIN]})
+
 
 def _drawn(samples: Sequence[Sample], count: int, seed: int) -> set[int]:
     """Indices of all samples of randomly drawn prompts, at least ``count``."""

@@ -48,6 +48,7 @@ class LanguageSettings(RunSettings):
     common_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
         "learning_rate": [3e-5, 1e-4, 3e-4],
         "weight_decay": [0.0, 0.1],
+        "epochs": [1, 3],
     }
 
     task: str = setting(

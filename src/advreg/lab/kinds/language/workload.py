@@ -101,6 +101,7 @@ class LanguageTexts(Workload):
             site=settings.site,
             compile_layers=bool(settings.compile_layers),
             on_non_finite=settings.on_non_finite,
+            weight_ema=settings.weight_ema,
             fields=fields,
             sizes={TRAIN: self.sizes[TRAIN], **{n: len(each.samples) for n, each in sets.items()}},
             details=self._details(train, sets),

@@ -87,6 +87,11 @@ class ParallelData:
             details={**self.details, "held_out": held_out_details(share, seed, rows, len(train))},
         )
 
+    def swapped(self) -> ParallelData:
+        """The same with the text to train and to validate on exchanged: the other fold."""
+        exchanged = {TRAIN: self.splits[VALID], VALID: self.splits[TRAIN]}
+        return replace(self, splits={**self.splits, **exchanged})
+
     def fingerprint(self) -> str:
         """SHA-256 of all sentences in order."""
         digest = hashlib.sha256()

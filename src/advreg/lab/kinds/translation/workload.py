@@ -128,6 +128,7 @@ class Translations(Workload):
             site=settings.site,
             compile_layers=bool(settings.compile_layers),
             on_non_finite=settings.on_non_finite,
+            weight_ema=settings.weight_ema,
             seed=plan.seed,
             neighbours=_neighbours(settings),
             sets=_test_sets(prepared, text),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from advreg.lab.kinds.registry import Scale
 from advreg.lab.report.compare import Results
+from advreg.lab.report.gains import gain_parts
 from advreg.lab.report.groups import STANDARD
 from advreg.lab.report.labels import counted, difference_text
 from advreg.lab.report.page.parts import Bullets, Folded, Part, Section
@@ -20,6 +21,10 @@ def verdict(contests: Sequence[Results]) -> Section:
     """A sentence for each contest, or for each task of a contest without averages."""
     parts: list[Part] = []
     for found in contests:
+        compared = found.contest.compared
+        if compared is not None and compared.gains:
+            parts += gain_parts(compared, found)
+            continue
         title, sentences = found.contest.title, list(_sentences(found))
         first, others = sentences[:_MOST_SENTENCES], sentences[_MOST_SENTENCES:]
         parts += [Bullets(title, first)] if first else []
