@@ -48,6 +48,7 @@ def test_every_setting_may_stand_in_the_file_under_its_own_name(tmp_path: Path) 
         "learning_rate": 0.5, "warmup": 0.25, "precision": "bf16", "max_length": 9, "round_lengths": 8,
         "compile_layers": True,
         "encoder_dropout": 0.5, "head_dropout": 0.25, "site": "block", "on_non_finite": "skip", "output": "o",
+        "label_smoothing": 0.2, "weight_decay": 0.03, "weight_ema": 0.9,
     }  # fmt: skip
     lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
     settings = read_settings(toml(tmp_path, "\n".join(lines)), {}, {})
@@ -443,8 +444,10 @@ def test_what_a_resumed_run_must_agree_on_follows_from_the_roles_of_the_settings
     assert set(facts) == {
         "model", "site", "epochs", "batch_size", "warmup", "precision", "encoder_dropout", "head_dropout",
         "round_lengths", "compile_layers", "on_non_finite", "trust_remote_code", "learning_rate", "max_length",
-        "training",
+        "training", "label_smoothing", "weight_decay", "weight_ema",
     }  # fmt: skip
+    for name in ("label_smoothing", "weight_decay", "weight_ema"):
+        assert facts[name] is None  # as in older plans, which do not have it
     assert (facts["learning_rate"], facts["max_length"]) == (1e-3, 32)  # in effect
 
 

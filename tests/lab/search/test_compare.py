@@ -145,7 +145,7 @@ def test_every_method_has_as_many_candidates_on_held_out_data_and_then_every_see
     assert [[len(each.runs) for each in choice.candidates] for choice in record.choices] == [
         [2, 2, 1]
     ] * 2
-    assert record.notes == [
+    assert record.notes[1:] == [  # after what was guessed of the data
         "the best model of files is missing: its run left no model; the same command tries again"
     ]
 
@@ -542,7 +542,7 @@ def test_a_best_model_that_fails_is_told_and_tried_again(
     settings = asked(flags, candidates=0, seeds="2")
     record = compare(settings, tmp_path, Inline(work))
     assert record.best == {}
-    assert record.notes == [
+    assert record.notes[1:] == [  # after what was guessed of the data
         "the best model of files is missing: FileNotFoundError: no vocabulary; the same command "
         "tries again"
     ]
