@@ -371,8 +371,8 @@ def test_the_flags_that_matter_most_come_first_and_the_others_in_groups(
         "--resume", "--help",
     ]  # fmt: skip
     assert others == [
-        "Data", "Training", "Translation (--task translation, or a known corpus)", "Configuration",
-        "Options of the methods",
+        "Data", "Training", "Translation (--task translation, or a known corpus)",
+        "Language (--task language, or a known corpus)", "Configuration", "Options of the methods",
     ]  # fmt: skip
 
 

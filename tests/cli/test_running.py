@@ -37,7 +37,7 @@ def test_the_display_counts_runs_and_names_failures(
         display.ended(JobResult(first, 65.0))
         display.ended(JobResult(second, 1.0, error="OSError: the disk is full", trace="Traceback"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "loss 0.500" in shown
+    assert "loss 0.5" in shown
     assert "30/60" in shown
     assert shown.count("3 texts were cut") == 1
     assert "rte/arch/seed-0: finished in 1 min 5 s" in shown

@@ -78,7 +78,7 @@ def test_tables_and_picture_are_those_of_the_runs_records(done: Path) -> None:
         score = 100 * (record.outcome.metrics["accuracy"] or 0)
         assert run.score == pytest.approx(score)
         assert f" | {score:.1f} | " in text
-    assert "15 (default) | " in text
+    assert "| 2 (default) | " in text
     assert "*: default settings" in (done / "out" / "study.svg").read_text()
 
 

@@ -6,8 +6,15 @@ import sys
 import time
 
 import pytest
+from transformers.utils.logging import enable_progress_bar
 
 from advreg.hf.progress import progress_bar
+
+
+@pytest.fixture(autouse=True)
+def bars_are_wanted() -> None:
+    """The command, and so other tests in this process, switches the bars of transformers off."""
+    enable_progress_bar()
 
 
 class Terminal(io.StringIO):

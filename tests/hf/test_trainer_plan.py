@@ -76,9 +76,9 @@ def test_a_method_that_starts_half_way_costs_what_standard_training_does_until_t
     plain = method.objective
 
     def objective(view: Any, batch: Any, step: Any) -> Any:
-        before = view._count.forward
+        before = view._passes.forward
         report = plain(view, batch, step)
-        found.append((step.clock.step, view._count.forward - before))
+        found.append((step.clock.step, view._passes.forward - before))
         return report
 
     method.objective = objective  # type: ignore[method-assign]

@@ -185,6 +185,7 @@ def train(
         typer.Option(
             help="folder for a model that the output folder does not take",
             show_default="the temporary folder",
+            rich_help_panel=_CONFIGURATION,
         ),
     ] = None,
     config: Config = None,
@@ -192,7 +193,8 @@ def train(
     allow_dirty: AllowDirty = False,
     **flags: Any,
 ) -> None:
-    """Train a classifier, a regressor or a translator with one or more methods, and compare them.
+    """Train a classifier, regressor, translator or language model with one or more methods, and
+    compare them.
 
     Without any flag: a small Transformer on sentences of Python's own documentation, Standard
     against ARCH, two seeds each. Options of the methods are flags too; `advreg methods NAME`

@@ -68,7 +68,9 @@ def _with_signature(
 @cache
 def setting_flags() -> list[inspect.Parameter]:
     """A flag for each setting of any kind of task, the most important first."""
-    places = {each.name: each.about.get("main") for kind in KINDS for each in options_of(kind)}
+    places = {
+        each.name: each.about.get("main") for kind in reversed(KINDS) for each in options_of(kind)
+    }  # the first kind decides
     return [_setting_flag(name) for name in sorted(setting_names(), key=lambda n: places[n] or 99)]
 
 

@@ -187,7 +187,7 @@ def test_what_was_done_before_is_not_done_again(runs: list[str], data: Path) -> 
         ({"learning_rate": 0.0}, "learning_rate must be a positive finite number"),
         (
             {"encoders": ("a/x/arch", "b/x/arch")},
-            "encoders must have names of their own, got 'x/arch' 2 times",
+            "encoders must have different names, got 'x/arch' 2 times",
         ),
     ],
 )

@@ -168,11 +168,16 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
 def test_notes_of_data_and_points_are_told_and_kept(flags: dict[str, Any], tmp_path: Path) -> None:
     said: list[str] = []
     record = Study(asked(flags, epochs="2"), tmp_path, said.append).record("running")
-    assert said == record.notes == []
+    columns = (
+        "train: text in column 'text', label in column 'label'; classification, because the labels "
+        "are 2 names"
+    )
+    assert said == record.notes == [columns]
     (tmp_path / "grid.toml").write_text("[refresh]\nrefresh_every = [2, 5]")
     settings = asked({**flags, "grid": tmp_path / "grid.toml"}, epochs="2")
     record = Study(settings, tmp_path, said.append).record("running")
-    assert said == record.notes == ["study refresh: 2, 5 are the same with 2 epochs"]
+    assert record.notes == [columns, "study refresh: 2, 5 are the same with 2 epochs"]
+    assert said == [columns, *record.notes]
 
 
 # ---- going on, with real runs
