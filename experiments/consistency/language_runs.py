@@ -39,6 +39,7 @@ from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.arguments import training_arguments
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.calibration import Tally, fit_temperature
+from advreg.lab.kinds.final_model import SavedModel
 from advreg.lab.kinds.training import (
     Result,
     Scores,
@@ -248,7 +249,9 @@ class LanguageRun:
         found = Judge(trainer.model, data, self.planned, self.solves).found(before)
         shutil.rmtree(folder, ignore_errors=True)
         return finished(
-            record, Result.of(trainer, [], Scores(metrics=found.metrics), resumed), found
+            record,
+            Result.of(trainer, [], Scores(metrics=found.metrics), resumed, SavedModel()),
+            found,
         )
 
     def _begun(

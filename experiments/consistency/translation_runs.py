@@ -25,6 +25,7 @@ from advreg.hf.view.head import IGNORED
 from advreg.lab.kinds.architectures import build_translator
 from advreg.lab.kinds.attention import for_any_shape
 from advreg.lab.kinds.calibration import calibration, fit_temperature
+from advreg.lab.kinds.final_model import SavedModel
 from advreg.lab.kinds.training import (
     Notice,
     Result,
@@ -102,7 +103,7 @@ class TranslationRun:
             trainer.train(resume_from_checkpoint=checkpoint_at(folder, resumed))
         except NonFiniteLossError as error:
             return record.fail(error)
-        result = Result.of(trainer, [], Scores(metrics={}), resumed)
+        result = Result.of(trainer, [], Scores(metrics={}), resumed, SavedModel())
         finished = judged(record, job, corpus.data, result)
         shutil.rmtree(folder, ignore_errors=True)
         return finished

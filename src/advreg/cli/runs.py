@@ -14,8 +14,7 @@ from rich.table import Table as RichTable
 
 from advreg.core.checks import check_choice, suggest
 from advreg.lab.catalogue import catalogue
-from advreg.lab.kinds.classification.tasks import TASKS
-from advreg.lab.kinds.translation.corpora import CORPORA
+from advreg.lab.kinds.registry import KINDS
 from advreg.lab.report.gather import gather
 from advreg.lab.report.labels import counted
 from advreg.lab.report.listing import (
@@ -28,7 +27,6 @@ from advreg.lab.report.listing import (
     to_csv,
 )
 from advreg.lab.report.tables import Table, to_rich
-from advreg.lab.runs.settings import DOCSTRINGS
 
 _WIDTH_OF_NAMES = 24  # at least, for names that are longer
 _UNLIMITED = 10_000
@@ -78,7 +76,10 @@ def _check(wanted: Wanted, all_lines: Sequence[Line]) -> None:
     """Refuse a name that no run has and that is no known name; a known one lists no runs."""
     for status in wanted.get("status", ()):
         check_choice("status", status, STATUSES)
-    known = {"method": catalogue(), "task": (DOCSTRINGS, *TASKS, *CORPORA)}
+    known = {
+        "method": catalogue(),
+        "task": [task for kind in KINDS.values() for task in kind.tasks],
+    }
     for field, names in known.items():
         there = sorted({getattr(line, field) for line in all_lines} - {""})
         for name in wanted.get(field, ()):
@@ -110,7 +111,7 @@ def _rich(table: Table) -> RichTable:
     """A table of which only the names of runs may wrap."""
     drawn = to_rich(table)
     for column in drawn.columns:
-        column.no_wrap, column.overflow = column.header != "run", "fold"
+        column.no_wrap, column.overflow = str(column.header) != "run", "fold"
     return drawn
 
 

@@ -468,8 +468,9 @@ def test_arch_says_what_is_missing_before_the_first_step() -> None:
         ValueError, match=r"cache_fraction 0\.1 of 6 samples caches none; make it 0\.1[78] or more"
     ):
         setting("bert", cache_fraction=0.1)
+    alone = create("arch", cache_fraction=0.1).memory
     with pytest.raises(ValueError, match=r"of 1 samples caches none; make it 1 or more"):
-        setting("bert", cache_fraction=0.1)[0].memory.validate(1)
+        alone.validate(1)
     with pytest.raises(
         ValueError, match=r"neighbours must be at most the number of cached samples \(3\), got 4"
     ):

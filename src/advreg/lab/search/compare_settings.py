@@ -151,7 +151,11 @@ def read_compare(path: Path | None, flags: Given, training: Given, **own: Any) -
     bases = asked.bases(seeds=DEFAULT_SEEDS)
     adds_seeds = "budget" in asked.own or asked.settings.get("seeds") is None
     usual = {"max_seeds": DEFAULT_MOST_SEEDS} if adds_seeds else {}
-    grid = _grid(next(iter(bases.values())), asked)
+    base = next(iter(bases.values()))
+    grid = _grid(base, asked)
+    fewest = min(map(grid.size, base.methods))
+    if fewest < CompareSettings.candidates:  # because settings are fixed, or the grid is small
+        usual["candidates"] = fewest if fewest > 1 else 0
     return CompareSettings(bases, grid, **{**usual, **asked.own})
 
 

@@ -75,9 +75,13 @@ def test_compare_tunes_the_learning_rate_of_a_language_model(tmp_path: Path) -> 
     path = write_lines(tmp_path / "a.jsonl", questions(8))
     flags = {"train": str(path), "model": "tiny", "methods": "standard,r3f"}
     common = read_compare(None, flags, {}).grid.common
-    assert common == {"learning_rate": [3e-5, 1e-4, 3e-4], "weight_decay": [0.0, 0.1]}
+    assert common == {
+        "learning_rate": [3e-5, 1e-4, 3e-4],
+        "weight_decay": [0.0, 0.1],
+        "epochs": [1, 3],
+    }
     fixed = read_compare(None, {**flags, "learning_rate": 1e-5}, {}).grid.common
-    assert fixed == {"weight_decay": [0.0, 0.1]}
+    assert fixed == {"weight_decay": [0.0, 0.1], "epochs": [1, 3]}
 
 
 def test_a_file_without_the_columns_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
