@@ -14,10 +14,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import importlib.util
 import math
 import os
 import random
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from peers.vision import import_torchvision
 
 SUITE, METHOD = os.environ["PEERS_SUITE"], os.environ["PEERS_METHOD"]
 TIMES = ("_runtime", "_per_second")
+MEMORY = "_mem_"  # bytes allocated, which vary from run to run
 
 
 class Watch:
@@ -100,7 +103,7 @@ def numbers(entry: dict[str, Any]) -> dict[str, float]:
     return {
         name: value
         for name, value in entry.items()
-        if isinstance(value, int | float) and not name.endswith(TIMES)
+        if isinstance(value, int | float) and not name.endswith(TIMES) and MEMORY not in name
     }
 
 
@@ -124,6 +127,15 @@ def seed() -> None:
     random.seed(0)
 
 
+def seed_searches() -> None:
+    """Let optuna propose the same trials in every run, if it is installed."""
+    if importlib.util.find_spec("optuna") is None:
+        return
+    samplers = importlib.import_module("optuna.samplers")
+    for sampler in (samplers.TPESampler, samplers.NSGAIISampler):
+        sampler.__init__ = partialmethod(sampler.__init__, seed=0)
+
+
 def prepare() -> Watch:
     """Import the library, before pytest puts a checkout on the path that may have a folder of its
     name; swap, watch.
@@ -132,6 +144,7 @@ def prepare() -> Watch:
     comes first.
     """
     import_torchvision()
+    seed_searches()
     stock = importlib.import_module("transformers.trainer").Trainer
     handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
     importlib.import_module(SUITE)
