@@ -91,7 +91,8 @@ def test_of_many_processes_at_once_one_holds_the_folder(tmp_path: Path, start: S
 def test_a_killed_process_holds_nothing_though_its_forked_child_lives(
     tmp_path: Path, start: Start
 ) -> None:
-    child = "child = os.fork() or time.sleep(60); print(child, flush=True); sys.stdin.read()"
+    # the child speaks for itself, so that it is past the fork when its parent is killed
+    child = "os.fork() or (print(os.getpid(), flush=True), time.sleep(60)); sys.stdin.read()"
     holder = start(tmp_path, child)
     assert first_line(holder) == "held"
     orphan = psutil.Process(int(first_line(holder)))
