@@ -123,7 +123,7 @@ def r3f_penalty(model: nn.Module | HFModelView, batch: Batch, **options: Any) ->
     Args:
         model: the model, or a view of it, which is faster in a loop: it looks at the model once.
         batch: its inputs, with ``labels``.
-        options: those of :class:`advreg.R3F`.
+        options: the options of :class:`advreg.R3F`.
 
     Example:
         >>> penalty = r3f_penalty(model, batch, noise_scale=0.1)
@@ -138,7 +138,7 @@ def smart_penalty(model: nn.Module | HFModelView, batch: Batch, **options: Any) 
 
     Args:
         model, batch: as for :func:`r3f_penalty`.
-        options: those of :class:`advreg.Smart`.
+        options: the options of :class:`advreg.Smart`.
 
     Example:
         >>> penalty = smart_penalty(model, batch, radius=0.3, ascent_steps=1)
@@ -153,7 +153,7 @@ def simcut_penalty(model: nn.Module | HFModelView, batch: Batch, **options: Any)
 
     Args:
         model, batch: as for :func:`r3f_penalty`.
-        options: those of :class:`advreg.SimCut`.
+        options: the options of :class:`advreg.SimCut`.
 
     Example:
         >>> float(simcut_penalty(model.eval(), batch, cut=0.0))
@@ -170,7 +170,7 @@ def arch_penalty(
     Args:
         model, batch: as for :func:`r3f_penalty`.
         delta: δ of each sample of the batch.
-        options: those of :class:`advreg.Arch`.
+        options: the options of :class:`advreg.Arch`.
 
     Example:
         >>> view = HFModelView(model.eval())
