@@ -47,10 +47,11 @@ from advreg.hf.replaced import replaced
 
 logger = logging.getLogger(__name__)
 
-_FAILED_WRITES = (
+_FAILED_WRITES = (  # in what torch.save raises on a full disk
     "failed writing",
-    "inline_container",
-)  # torch.save on a full disk: "unexpected pos 576 vs 534"
+    "inline_container",  # "unexpected pos 576 vs 534"
+    "iostream error",  # the disk fills as the file is ended
+)
 
 # What save_pretrained renames and splits to match the files that such models are published in:
 # LayerNorm.gamma, or each expert of a mixture. The Trainer loads a checkpoint without it, and would
